@@ -16,6 +16,7 @@ import threading
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -45,7 +46,7 @@ def main() -> int:
     return 0
 
 
-def _job(spark: object, root: Path, case: str, arguments: argparse.Namespace) -> None:
+def _job(spark: Any, root: Path, case: str, arguments: argparse.Namespace) -> None:
     from penstock.adapters.system_clock import SystemClock
     from penstock.api.loading import load_pipeline
     from penstock.spark.code import pack_code
@@ -54,7 +55,7 @@ def _job(spark: object, root: Path, case: str, arguments: argparse.Namespace) ->
     given = {"case": case, "in": str(root / "in"), "out": str(root / "out")}
     pipeline, code = load_pipeline(str(PIPELINES), given), pack_code(str(PIPELINES), given)
     options = ContinuousOptions(1, root / "steps", parallelism=CORES)
-    run = ContinuousRun(pipeline, code, options, SystemClock(), lambda: uuid.uuid4().hex, lambda: spark)  # type: ignore[arg-type, return-value]
+    run = ContinuousRun(pipeline, code, options, SystemClock(), lambda: uuid.uuid4().hex, lambda: spark)
     rng, written = np.random.default_rng(1), set[int]()
     (root / "in").mkdir(parents=True)
     for number in range(arguments.steps + 1):

@@ -16,7 +16,7 @@ from state_runs import STATE_FILE, continue_embedded, merged, run_part, write_pa
 from penstock import savepoint
 from penstock.api.loading import load_pipeline
 from penstock.connectors.files import store_clients
-from penstock.errors import ExternalError, PenstockError
+from penstock.errors import CorruptDataError, ExternalError, PenstockError
 from penstock.savepoint.places import place_of
 
 pytestmark = pytest.mark.timeout(300)
@@ -67,6 +67,21 @@ def _parts(url: str, name: str) -> set[str]:
     named = {h.key for part in manifest.subtasks["v1"].values() if (h := part.operators["w"].keyed)}
     assert len(named) > 1
     return {f"{name}/{part}" for part in named | {"manifest.json", "savepoint.json"}}
+
+
+def test_a_savepoint_has_objects_of_another_one_by_copies_that_the_store_makes(minio, tmp_path):
+    """They stay when the other one goes; from a folder they are sent."""
+    before, place, folder = place_of(f"{minio.url}/1"), place_of(f"{minio.url}/2"), place_of(tmp_path)
+    before.put("objects/a.state", b"state")
+    place.adopt("objects/b.state", before, "objects/a.state")
+    folder.adopt("objects/c.state", before, "objects/a.state")
+    before.remove("objects/a.state")
+    assert place.read("objects/b.state") == folder.read("objects/c.state") == b"state"
+    place.adopt("objects/d.state", folder, "objects/c.state")
+    assert minio.names() == {"2/objects/b.state", "2/objects/d.state"}
+    for former in (before, folder):
+        with pytest.raises(CorruptDataError, match=r"missing.state: a part of the savepoint is missing"):
+            place.adopt("objects/e.state", former, "objects/missing.state")
 
 
 def test_executors_and_driver_share_nothing_but_the_store(standalone, minio, given, tmp_path):

@@ -187,7 +187,8 @@ class Mortal(LocalPlace):
 
 
 def snapshot(written: list[tuple[int, bytes]]) -> OperatorSnapshot:
-    return OperatorSnapshot(keyed=SimpleNamespace(segments=lambda: written))  # type: ignore[arg-type]
+    part: Any = SimpleNamespace(segments=lambda: written)
+    return OperatorSnapshot(keyed=part)
 
 
 def group_of(key: int) -> int:
