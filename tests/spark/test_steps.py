@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import random
 import shutil
@@ -441,7 +442,17 @@ def test_state_that_is_handed_on_in_runs_is_that_of_whole_savepoints(
     assert deltas >= 2
     assert job.found() == whole.found()
     job.feed("rest-", cuts[-1], ROWS)
-    assert to_the_end(job) == in_one_run(tmp_path, case)
+    found, expected_end = to_the_end(job), in_one_run(tmp_path, case)
+    if case == "running":  # how often a total is sent depends on how rows come together
+        assert _last_totals(found) == _last_totals(expected_end)
+    else:
+        assert found == expected_end
+
+
+def _last_totals(found: Counter[str]) -> dict[str, dict[str, Any]]:
+    """Of every key the row that counts all of its rows."""
+    rows = sorted((json.loads(row) for row in found), key=lambda row: row["n"])
+    return {row["key"]: row for row in rows}
 
 
 def _kept(address: str | None) -> list[OperatorHandles]:
