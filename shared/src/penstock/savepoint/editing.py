@@ -24,7 +24,7 @@ from penstock.savepoint.folder import SavepointPlace, check_target, seal_folder,
 from penstock.savepoint.operators import parts_of
 from penstock.savepoint.places import place_of
 from penstock.savepoint.replacing import AggregateRows, Replacement, StateRows, TimerRows, described_state
-from penstock.savepoint.segments import segments_of
+from penstock.savepoint.segments import segments_of, table_of
 from penstock.state.declarations import BroadcastState, State
 from penstock.state.segments import decode_segment, encode_segments
 from penstock.task.opening import SPLITS
@@ -253,7 +253,7 @@ class EditedSavepoint:
         """The new segment of a key group; none if nothing is left in it."""
         stored = [data for _, data in segments_of(self._savepoint.objects, uid, before, (group,))]
         if stored:
-            ((header, rows),) = tables.merged(decode_segment(data, uid) for data in stored)
+            ((header, rows),) = tables.merged(table_of(data, uid) for data in stored)
         else:
             header, rows = self._template(uid)
         for change in self._changes.get(uid, {}).values():

@@ -28,7 +28,7 @@ from penstock.savepoint.operators import (
 )
 from penstock.savepoint.places import find_place
 from penstock.savepoint.results import result_maker
-from penstock.savepoint.segments import segments_of
+from penstock.savepoint.segments import segments_of, table_of
 from penstock.settings import load_settings
 from penstock.state.segments import PENDING, decode_segment
 from penstock.task.opening import SPLITS
@@ -232,7 +232,7 @@ class Savepoint:
         groups = range(*self._checked_groups(key_groups))
         parts = parts_of(self.manifest, checked_uid(self.manifest, uid, ""))
         return (
-            (group, *decode_segment(data, uid))
+            (group, *table_of(data, uid))
             for part in parts
             for group, data in segments_of(self.objects, uid, part, groups)
         )

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
+from typing import Any
 
+import polars as pl
+
+from penstock.errors import UsageError
 from penstock.protocol.messages import Handle, OperatorHandles
 from penstock.savepoint.objects import Objects
-from penstock.state.deltas import merged
+from penstock.state.deltas import ADDS, merged
+from penstock.state.segments import decode_segment
 
 
 def segments_of(
@@ -31,3 +36,19 @@ def segments_of(
     for group, handles in sorted(stored.items()):
         segments = [objects.segment(handle, group) for handle in handles]
         yield from ((group, data) for data in ([merged(operator, segments)] if part.incremental else segments))
+
+
+def table_of(segment: bytes, operator: str) -> tuple[dict[str, Any], pl.DataFrame]:
+    """Header and rows of a segment that are read as a table, or edited.
+
+    Raises:
+        CorruptDataError: it is damaged.
+        UsageError: rows of it are to be brought together first, which only the operator can.
+    """
+    header, rows = decode_segment(segment, operator)
+    if ADDS in header:
+        raise UsageError(
+            f"operator {operator!r}: this checkpoint is incremental, and what it added to earlier ones is brought together "
+            "only when a job starts from it; take a savepoint, which can be read as tables and edited"
+        )
+    return header, rows

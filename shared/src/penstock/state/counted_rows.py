@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from penstock.state.freezes import Freeze, Freezes, FrozenAt
+from penstock.state.freezes import Freeze, Freezes, FrozenAt, added
 from penstock.state.segments import encode_segments
 from penstock.state.sorted_runs import FrozenRun, Matches, Run, SortedRuns, TimedRows
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
@@ -169,12 +169,8 @@ class FrozenCounts(FrozenAt):
 
     def encoded(self, behind: int) -> Iterable[tuple[int, bytes]]:
         """One segment per key group that has rows."""
-        return encode_segments(self.header, frames_behind(self.runs, behind), self.keys, self.max_parallelism)
-
-
-def frames_behind(runs: Sequence[FrozenRun], window: int) -> list[pl.DataFrame]:
-    """The rows that came behind a window."""
-    return [run.rows().frame for run in runs if run.window > window]
+        frames = [run.rows().frame for run in self.runs if run.window > behind]
+        return encode_segments(added(self.header, behind), frames, self.keys, self.max_parallelism)
 
 
 def counted(

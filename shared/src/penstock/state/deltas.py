@@ -1,19 +1,22 @@
 """Full runs and deltas of keyed state: what incremental snapshots consist of, and how they become segments again.
 
-There are two kinds of deltas. Those of a state backend that knows which *entries* have changed belong to a full run of
+There are three kinds of deltas. Those of a state backend that knows which *entries* have changed belong to a full run of
 object state with the columns of `penstock.state.segments`: every element of a list is a row of its own, whose `__subkey`
 is its number; in a delta a row without `__value` says that the entry was removed. For any entry what comes last counts.
 
-Those of a step on Spark know which *keys* have changed, of any operator with a key. Their full run are segments as they
-are. A delta has all rows of the keys that it has, and its header says what it replaces: `of` is the kind of the
+Those of a step on Spark, and of tables with a row per key, know which *keys* have changed. Their full run are segments as
+they are. A delta has all rows of the keys that it has, and its header says what it replaces: `of` is the kind of the
 operator's segments, `replaced` the hashes of keys (base64 of little-endian uint64, rising) of which nothing counts that
 runs before it have. A key without rows is gone.
+
+Those of partial aggregates and of counted rows only *add* (`ADDS`) to what came before: the operator brings together what
+is there several times when it is restored, and nobody else can.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +26,8 @@ import polars as pl
 from penstock.errors import CorruptDataError
 from penstock.state.hashing import hash64_frame
 from penstock.state.keyed_backend import EVENT_TIMERS, KIND, PROCESSING_TIMERS
-from penstock.state.segments import decode_segment, encode_segment
+from penstock.state.segments import by_key_group, decode_segment, encode_segment
+from penstock.types import Schema, schema_to_json
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,6 +38,10 @@ CHANGES: Final = "changed objects"
 """The kind of segments of a delta."""
 CHANGED_KEYS: Final = "changed keys"
 """The kind of segments of a delta by key."""
+ADDS: Final = "adds"
+"""Set in the header of a delta whose rows are added to those of the runs before, and of what is merged of such."""
+REMOVED: Final = "__removed"
+"""Boolean: of a row of which only the key counts, which has none any more."""
 _TIME: Final = "__time_of_timer"
 
 
@@ -146,6 +154,17 @@ def is_among(hashes: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np
     return keys[np.minimum(places, len(keys) - 1)] == hashes
 
 
+def deltas_by_key(
+    header: Mapping[str, Any], frames: Sequence[pl.DataFrame], keys: Schema, max_parallelism: int
+) -> Iterator[tuple[int, bytes]]:
+    """Key groups, which rise, and the deltas of what has become of keys: frames of their rows, with `REMOVED`."""
+    for group, parts in sorted(by_key_group(frames, keys.names, max_parallelism).items()):
+        rows = pl.concat(parts, rechunk=True)
+        left = rows.filter(~pl.col(REMOVED)).drop(REMOVED)
+        said = {**header, "keys": schema_to_json(keys)}
+        yield group, delta_by_key(said, left, np.unique(hash64_frame(rows, keys.names)))
+
+
 def delta_by_key(header: dict[str, Any], rows: pl.DataFrame, replaced: NDArray[np.uint64]) -> bytes:
     """The segment of a delta: all rows of the keys that have changed, in the form that the operator gives them.
 
@@ -160,10 +179,12 @@ def delta_by_key(header: dict[str, Any], rows: pl.DataFrame, replaced: NDArray[n
 
 def _merged_by_key(operator: str, layers: Sequence[Layer]) -> bytes:
     left = [layer for layer in layers if layer.counts.any()] or [layers[-1]]
+    adds = {ADDS: True} if any(ADDS in layer.header for layer in left) else {}
     for layer in left:
-        if layer.header != left[-1].header or layer.rows.schema != left[-1].rows.schema:
+        if {**layer.header, **adds} != {**left[-1].header, **adds} or layer.rows.schema != left[-1].rows.schema:
             raise _foreign(operator, layer.header)
-    return encode_segment(left[-1].header, pl.concat([rows_of(layer, layer.counts) for layer in left]))
+    rows = pl.concat([rows_of(layer, layer.counts) for layer in left])
+    return encode_segment({**left[-1].header, **adds}, rows)
 
 
 def rows_of(layer: Layer, chosen: NDArray[np.bool_]) -> pl.DataFrame:

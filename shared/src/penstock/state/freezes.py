@@ -9,9 +9,11 @@ incremental.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+from penstock.state.deltas import ADDS
 
 _MOST_APART: Final = 16
 """Windows that are kept apart at most: behind so many freezes that came to no COMPLETE a snapshot is a full one."""
@@ -104,3 +106,8 @@ class FrozenAt(ABC):
     @abstractmethod
     def encoded(self, behind: int) -> Iterable[tuple[int, bytes]]:
         """Segments of what came behind that window, or of `EVERYTHING`."""
+
+
+def added(header: Mapping[str, Any], behind: int) -> Mapping[str, Any]:
+    """The header of segments of what came behind a window, and is added to what was there."""
+    return header if behind == EVERYTHING else {**header, ADDS: True}

@@ -29,7 +29,6 @@ from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import BesideKeys, Handle, OperatorHandles, SubtaskSnapshot
 from penstock.protocol.restoring import key_group_watermarks
 from penstock.protocol.uploading import Put, UploadDone, UploadGivenUp, UploadMachine
-from penstock.state.deltas import needs_merging
 from penstock.task.operator import IncrementalPart, OperatorSnapshot, RestoredState
 from penstock.task.snapshot_objects import (
     LaidDown,
@@ -245,7 +244,7 @@ async def restore_operator(
     handles = [handle for part in parts for run in part.runs for handle in run]
     wanted = [handle for handle in handles if any(group in key_groups for group in handle.key_groups)]
     keyed = await _segments_of(wanted, key_groups, blobs, folder)
-    if any(part.incremental for part in parts) and keyed and needs_merging(operator, keyed[0][1]):
+    if any(part.incremental for part in parts):
         groups = sorted(group for handle in wanted for group in handle.key_groups if group in key_groups)
         keyed = MergedSegments(operator, groups, keyed)
     return dataclasses.replace(restored, keyed=keyed)

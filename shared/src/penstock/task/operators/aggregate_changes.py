@@ -10,7 +10,6 @@ A key's former result is taken back when it changes; a key that has no rows any 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Final, cast
 
 import numpy as np
@@ -21,12 +20,11 @@ from penstock.errors import IncompatibleStateError, UserCodeError, without_conte
 from penstock.expressions import AggregatePlan, Expr, columns_of, count, is_of_distinct, is_subtractable
 from penstock.graph.logical import RETRACTED, AggregateChanges, Node
 from penstock.state.columns import canonical_keys, key_values
-from penstock.state.counted_rows import COUNT, CountedRows, frames_behind
-from penstock.state.freezes import Freezes
+from penstock.state.counted_rows import COUNT, CountedRows
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.changes import changes, count_of_change
-from penstock.task.operators.keyed_table import INDEX, Beside, KeyedTable
+from penstock.task.operators.keyed_table import INDEX, KeyedTable
 from penstock.types import Schema, polars_type, schema_to_json, type_to_json
 
 _KIND: Final = "aggregate-changes"
@@ -48,12 +46,11 @@ class AggregateChangesOperator(Operator):
         summed = [(name, expr) for name, expr in operation.aggregates if is_subtractable(expr)]
         self._sums = _Sums(summed, source.schema, self._keys, self._where)
         others = [(name, expr) for name, expr in operation.aggregates if not is_subtractable(expr)]
+        self._others = _OfRows(others, source.schema, self._keys, self._where) if others else None
         results = {name: polars_type(node.schema.field(name).type) for name, _ in operation.aggregates}
         self._stored = {f"{_RESULT}_{name}": name for name in results}
         sent = {stored: results[name] for stored, name in self._stored.items()}
         self._table = KeyedTable(self._keys, {**self._sums.types, **sent})
-        freezes = self._table.freezes
-        self._others = _OfRows(others, source.schema, self._keys, self._where, freezes) if others else None
         self._context: OperatorContext
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
@@ -166,16 +163,14 @@ class _Sums:
 class _OfRows:
     """Aggregates that are computed from the rows, as far as these aggregates look at them."""
 
-    def __init__(
-        self, aggregates: Sequence[tuple[str, Expr]], schema: Schema, keys: Schema, where: str, freezes: Freezes
-    ) -> None:
+    def __init__(self, aggregates: Sequence[tuple[str, Expr]], schema: Schema, keys: Schema, where: str) -> None:
         read = frozenset[str]().union(*(columns_of(expr) for _, expr in aggregates))
         self.kept = Schema(tuple(field for field in schema if field.name in keys or field.name in read))
         """The columns of a row that is kept."""
         self._names = [name for name, _ in aggregates]
         self._plan = AggregatePlan.build(aggregates, schema, where, event_time=False)
         self._distinct = all(is_of_distinct(expr) for _, expr in aggregates)
-        self._rows = CountedRows(keys.names, self.kept.polars(), freezes=freezes)
+        self._rows = CountedRows(keys.names, self.kept.polars())
 
     def results(self, rows: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
         """Keep the rows, or no longer; the results of all rows of these keys, in their order."""
@@ -190,9 +185,9 @@ class _OfRows:
         results = partials.select(INDEX, *self._plan.finish)
         return numbers.join(results, on=INDEX, how="left", maintain_order="left").select(self._names)
 
-    def freeze(self) -> Beside:
+    def freeze(self) -> list[pl.DataFrame]:
         """All rows as they are now."""
-        return partial(frames_behind, self._rows.freeze())
+        return [run.rows().frame for run in self._rows.freeze()]
 
     def load(self, rows: pl.DataFrame) -> None:
         """Add rows of a snapshot."""

@@ -13,7 +13,7 @@ from penstock.batches import EVENT_TIME
 from penstock.errors import ProtocolError
 from penstock.graph.logical import Node
 from penstock.state.columns import canonical_keys
-from penstock.state.freezes import Freeze, FrozenAt
+from penstock.state.freezes import Freeze, FrozenAt, added
 from penstock.state.segments import decode_segments, encode_segments
 from penstock.state.sorted_runs import FrozenRun, TimedRows
 from penstock.task.operator import Operator, Output, RestoredState
@@ -97,7 +97,7 @@ class JoinState(FrozenAt):
         if not frames:
             return ()
         rows = pl.concat(frames, how="diagonal")
-        return encode_segments({"kind": _KIND}, [rows], self.schema.keys, self.max_parallelism)
+        return encode_segments(added({"kind": _KIND}, behind), [rows], self.schema.keys, self.max_parallelism)
 
     def _stored(self, number: int, rows: TimedRows) -> pl.DataFrame:
         return self._named(number, rows.frame).with_columns(

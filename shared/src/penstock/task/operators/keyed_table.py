@@ -6,7 +6,7 @@ in constant time. `Expiry` finds the rows that nobody has touched for long witho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from penstock.state.backend import ABSENT, FrozenTable, Table
 from penstock.state.columns import key_frame, key_values
-from penstock.state.deltas import BY_KEY, REMOVED
+from penstock.state.deltas import REMOVED, deltas_by_key
 from penstock.state.freezes import EVERYTHING, Freeze, Freezes, FrozenAt
 from penstock.state.segments import encode_segments
 from penstock.task.operator import OperatorContext
@@ -27,9 +27,6 @@ INDEX: Final = "__index"
 _ROWS_PER_FRAME: Final = 65_536
 _LEAST_UPKEEP: Final = 4_096
 _BUCKETS: Final = 8
-
-Beside = Callable[[int], Sequence[pl.DataFrame]]
-"""Frames of what came behind a window."""
 
 
 class KeyedTable:
@@ -88,19 +85,19 @@ class KeyedTable:
         self._table.maintain(max(_LEAST_UPKEEP, 4 * touched))
 
     def freeze(
-        self, header: Mapping[str, Any], context: OperatorContext, beside: Beside | None = None, *, adds: bool = True
+        self, header: Mapping[str, Any], context: OperatorContext, beside: Sequence[pl.DataFrame] | None = None
     ) -> FrozenRows:
         """The rows as they are now.
 
         Args:
             header: of their segments.
             context: the operator's.
-            beside: what came behind a window, with other columns than the table's and the keys.
-            adds: whether that is added to what was there. Otherwise a snapshot has all or nothing of it.
+            beside: frames with other columns in the same snapshot, which have the keys too. An operator that has such
+                has full snapshots: a delta is of the table alone.
         """
         frozen = self._table.freeze()
-        freeze = self.freezes.next(incremental=context.incremental and adds)
-        return FrozenRows(frozen, freeze, self.keys, self.types, header, context.max_parallelism, beside)
+        freeze = self.freezes.next(incremental=context.incremental and beside is None)
+        return FrozenRows(frozen, freeze, self.keys, self.types, header, context.max_parallelism, beside or ())
 
     def load(self, rows: pl.DataFrame) -> list[Any]:
         """Add the rows of a segment; returns their keys."""
@@ -114,7 +111,7 @@ class FrozenRows(FrozenAt):
 
     def __init__(
         self, frozen: FrozenTable, freeze: Freeze, keys: Schema, types: Mapping[str, pl.DataType],
-        header: Mapping[str, Any], max_parallelism: int, beside: Beside | None,
+        header: Mapping[str, Any], max_parallelism: int, beside: Sequence[pl.DataFrame],
     ) -> None:  # fmt: skip
         self.freeze = freeze
         self._frozen = frozen
@@ -124,29 +121,18 @@ class FrozenRows(FrozenAt):
         self._max_parallelism = max_parallelism
         self._beside = beside
 
-    def segments(self) -> Iterable[tuple[int, bytes]]:
-        """One segment per key group that has rows."""
-        return self._segments(self._header, self._frames(), EVERYTHING)
-
     def encoded(self, behind: int) -> Iterable[tuple[int, bytes]]:
         """One segment per key group that has rows, or had rows that were removed."""
-        if behind == EVERYTHING:
-            rows = (frame.with_columns(pl.lit(False).alias(REMOVED)) for frame in self._frames())
-        else:
-            rows = self._changed(behind)
-        return self._segments({**self._header, BY_KEY: True}, rows, behind)
-
-    def _segments(
-        self, header: Mapping[str, Any], rows: Iterable[pl.DataFrame], behind: int
-    ) -> Iterable[tuple[int, bytes]]:
-        beside = self._beside(behind) if self._beside is not None else ()
+        everything = behind == EVERYTHING
         try:
-            frames = [*rows, *beside]
+            frames = [*(self._frames() if everything else self._changed(behind)), *self._beside]
         finally:
             self._frozen.release()
-        if beside:
+        if not everything:
+            return deltas_by_key(self._header, frames, self._keys, self._max_parallelism)
+        if self._beside:
             frames = pl.collect_all([pl.concat([frame.lazy() for frame in frames], how="diagonal")])
-        return encode_segments(header, frames, self._keys, self._max_parallelism)
+        return encode_segments(self._header, frames, self._keys, self._max_parallelism)
 
     def _changed(self, behind: int) -> Iterator[pl.DataFrame]:
         entries, nothing = self._frozen.since(behind), (None,) * len(self._types)

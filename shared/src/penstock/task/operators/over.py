@@ -172,8 +172,7 @@ class OverOperator(Operator):
         pending = [frame for frame in (self._due, *self._pending) if frame.height]
         header = {"kind": _KIND, "state": {name: str(kind) for name, kind in self._table.types.items()}}
         beside = [self._stored(frame) for frame in pending]
-        # Rows that wait leave in the order of time, so what is left of them is no more than what came since.
-        return OperatorSnapshot(keyed=self._table.freeze(header, self._context, lambda _: beside, adds=False))
+        return OperatorSnapshot(keyed=self._table.freeze(header, self._context, beside))
 
     def _stored(self, rows: pl.DataFrame) -> pl.DataFrame:
         columns = [pl.col(name).alias(f"{_INPUT}{name}") for name in self._input if name not in self._by]

@@ -19,6 +19,7 @@ import polars as pl
 from penstock.batches import EVENT_TIME, PANE, ROWS, WATERMARK
 from penstock.errors import IncompatibleStateError
 from penstock.graph.logical import CumulativeWindow, Node, SlidingWindow, TumblingWindow, WindowAggregate
+from penstock.state.deltas import ADDS
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.lateness import FixedLateness
@@ -256,6 +257,7 @@ class WindowAggregateOperator(Operator):
     def _restore(self, restored: RestoredState) -> None:
         frames: list[pl.DataFrame] = []
         groups: set[int] = set()
+        adds = False
         for group, header, rows in decode_segments(restored.keyed, self._operator, _KIND, self._partials.keys):
             if header["window"] != self._described():
                 raise IncompatibleStateError(
@@ -264,9 +266,10 @@ class WindowAggregateOperator(Operator):
                 )
             frames.append(self._partials.restored(self._operator, header["partials"], rows))
             groups.add(group)
+            adds |= ADDS in header
         if frames:
             rows = pl.concat(frames)
-            if len(frames) > len(groups):  # several parts of one key group may hold the same key and pane
+            if adds or len(frames) > len(groups):  # several parts of one key group may hold the same key and pane
                 rows = self._partials.merge([rows], [*self._by, PANE])
             for start, part in split_runs(rows.drop(PANE), rows[PANE].to_numpy()):
                 self._store.add_partials(start, part)

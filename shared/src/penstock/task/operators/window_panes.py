@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from penstock.batches import PANE
-from penstock.state.freezes import Freeze, Freezes, FrozenAt
+from penstock.state.freezes import Freeze, Freezes, FrozenAt, added
 from penstock.state.segments import encode_segments
 from penstock.task.operators.partials import Partials
 from penstock.window_clock import clock_of
@@ -255,7 +255,7 @@ class FrozenPanes(FrozenAt):
             for start, pane in came
             if pane.raw or pane.partials
         ]
-        return encode_segments(self._header, frames, self._partials.keys, self._max_parallelism)
+        return encode_segments(added(self._header, behind), frames, self._partials.keys, self._max_parallelism)
 
 
 # -- panes of a snapshot as a table -------------------------------------------------------------------------------------
