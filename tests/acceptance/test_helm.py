@@ -617,22 +617,29 @@ def test_event_logs_lie_in_the_store_where_pipelines_do_not(helm: str) -> None:
 
 
 def test_java_trusts_the_authority_of_the_store(helm: str) -> None:
-    """A trust store is made of it first, where drivers and the history server see it; none where none is needed."""
-    spec = named(rendered(helm, *TLS), "StatefulSet", "demo-pipeline")["spec"]["template"]["spec"]
-    (before,) = spec["initContainers"]
-    assert before["command"] == [
-        "python", "/opt/penstock/event_logs.py", "penstock/spark-events", "/scratch/authorities.jks"
-    ]  # fmt: skip
-    for container in spec["containers"]:
-        variables = {one["name"]: one.get("value") for one in container["env"]}
-        assert variables["JDK_JAVA_OPTIONS"] == "-Djavax.net.ssl.trustStore=/scratch/authorities.jks"
-    for container in (before, *spec["containers"]):
-        assert {"name": "scratch", "mountPath": "/scratch"} in container["volumeMounts"]
-    assert {"name": "store-tls", "mountPath": "/etc/penstock/store", "readOnly": True} in before["volumeMounts"]
-    assert "JDK_JAVA_OPTIONS" not in str(rendered(helm, *EXTERNAL))
+    """A trust store is made of it first, where drivers, the history server and executors see it; none without."""
+    objects = rendered(helm, *TLS)
+    spec = named(objects, "StatefulSet", "demo-pipeline")["spec"]["template"]["spec"]
+    executor = yaml.safe_load(named(objects, "ConfigMap", "demo-executor")["data"]["pod.yaml"])["spec"]
+    made = ["python", "/opt/penstock/trust_store.py", "/scratch/authorities.jks"]
+    commands = [one["command"] for one in spec["initContainers"]]
+    assert commands == [made, ["python", "/opt/penstock/event_logs.py", "penstock/spark-events"]]
+    assert [one["command"] for one in executor["initContainers"]] == [made]
+    for pod, scratch in ((spec, "scratch"), (executor, "spark-local-dir-1")):
+        for container in pod["containers"]:
+            variables = {one["name"]: one.get("value") for one in container["env"]}
+            assert variables["JDK_JAVA_OPTIONS"] == "-Djavax.net.ssl.trustStore=/scratch/authorities.jks"
+        for container in (*pod["initContainers"], *pod["containers"]):
+            assert {"name": scratch, "mountPath": "/scratch"} in container["volumeMounts"]
+            assert container["securityContext"] == spec["containers"][0]["securityContext"]
+        for container in pod["initContainers"]:
+            assert {"name": "store-tls", "mountPath": "/etc/penstock/store", "readOnly": True} in container[
+                "volumeMounts"
+            ]
+    assert not {"JDK_JAVA_OPTIONS", "trust_store.py"} & set(str(rendered(helm, *EXTERNAL)).replace("/", "'").split("'"))
     alone = rendered(helm, *TLS, "pipeline.history.enabled=false")  # pipelines use the store all the same
     spec = named(alone, "StatefulSet", "demo-pipeline")["spec"]["template"]["spec"]
-    assert [one["command"][-1] for one in spec["initContainers"]] == ["/scratch/authorities.jks"]
+    assert [one["command"] for one in spec["initContainers"]] == [made]
     assert "-Djavax.net.ssl.trustStore=/scratch/authorities.jks" in str(spec["containers"])
 
 

@@ -31,7 +31,7 @@ import json, sys
 from penstock.spark.session import SparkSettings, open_session
 
 settings, place = json.loads(sys.argv[1]), sys.argv[2]
-session = open_session("one", SparkSettings(master="local[2]", conf=settings))
+session = open_session("one", SparkSettings(master=sys.argv[3] if sys.argv[3:] else "local[2]", conf=settings))
 session.range(1_000).write.parquet(f"{place}/written")
 session.sparkContext.setLocalProperty("penstock.filler", "x" * 3_000_000)
 for _ in range(3):
@@ -72,11 +72,17 @@ def until(condition: Callable[[], Any], what: str, log: Path) -> None:
         time.sleep(0.2)
 
 
-def make_folder(cluster: ClusterSettings, *more: str, **variables: str) -> None:
-    """As the compose file and the chart make it."""
-    command = [sys.executable, str(IMAGES / "event_logs.py"), f"{cluster.name}/spark-events", *more]
+def prepare(
+    program: str, argument: str, cluster: ClusterSettings, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """What the compose file and the chart run before Spark."""
     settings = {**os.environ, **environment(cluster), **variables}
-    done = subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
+    command = [sys.executable, str(IMAGES / program), argument]
+    return subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
+
+
+def make_folder(cluster: ClusterSettings, **variables: str) -> None:
+    done = prepare("event_logs.py", f"{cluster.name}/spark-events", cluster, **variables)
     assert done.returncode == 0, done.stderr
 
 
@@ -129,17 +135,21 @@ def test_a_store_by_https_with_the_settings_of_one_bucket(tmp_path):
         variables["SPARK_LOCAL_DIRS"] = str(tmp_path)
         trusted = tmp_path / "authorities.jks"
         for _ in range(2):
-            make_folder(cluster, str(trusted), **variables)
+            done = prepare("trust_store.py", str(trusted), cluster, **variables)
+            assert done.returncode == 0, done.stderr
+            make_folder(cluster, **variables)
         bucket = f"spark.hadoop.fs.s3a.bucket.{cluster.store.bucket}"
         own = {
             **settings_of(cluster), f"{bucket}.endpoint": cluster.store.endpoint, f"{bucket}.path.style.access": "true",
             f"{bucket}.endpoint.region": "us-east-1", f"{bucket}.access.key": "${env.PENSTOCK_STORE_ACCESS_KEY:-}",
             f"{bucket}.secret.key": "${env.PENSTOCK_STORE_SECRET_KEY:-}", "spark.hadoop.fs.s3a.endpoint": "http://127.0.0.1:1",
         }  # fmt: skip
+        own |= {"spark.executor.extraClassPath": f"{jars()}/*", "spark.executor.memory": "512m"}
         command = [sys.executable, "-c", DRIVER, json.dumps(own), f"s3a://{cluster.store.bucket}/tls"]
-        variables["JDK_JAVA_OPTIONS"] = f"-Djavax.net.ssl.trustStore={trusted}"
+        command.append("local-cluster[1,2,512]")  # executors are JVMs of their own
+        trusting = {**variables, "JDK_JAVA_OPTIONS": f"-Djavax.net.ssl.trustStore={trusted}"}
         done = subprocess.run(
-            command, cwd=tmp_path, env=variables, input="\n", capture_output=True, text=True, timeout=200, check=False
+            command, cwd=tmp_path, env=trusting, input="\n", capture_output=True, text=True, timeout=200, check=False
         )
         assert done.returncode == 0, done.stderr
         rows, application = done.stdout.split()
@@ -151,12 +161,19 @@ def test_a_store_by_https_with_the_settings_of_one_bucket(tmp_path):
         asyncio.run(minio.kill())
 
 
+def test_a_trust_store_of_no_authority_is_refused(tmp_path):
+    """Before anything of Spark starts."""
+    done = prepare("trust_store.py", str(tmp_path / "authorities.jks"), ClusterSettings(name="tls"))
+    assert done.returncode == 1
+    assert "store.ssl_cafile is not set" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_bucket_that_is_missing_is_named(platform):
     """With what makes it."""
     cluster = platform.settings("logs")
-    variables = {**os.environ, **environment(cluster), "PENSTOCK_STORE_BUCKET": "no-such-bucket"}
-    command = [sys.executable, str(IMAGES / "event_logs.py"), "spark-events"]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    variables = {"PENSTOCK_STORE_BUCKET": "no-such-bucket"}
+    done = prepare("event_logs.py", "spark-events", cluster, **variables)
     assert done.returncode == 1
     assert "cannot make the folder spark-events in the bucket no-such-bucket" in done.stderr
     assert "doctor --create-bucket" in done.stderr
