@@ -80,9 +80,12 @@ class Trial:
     def run(self, *command: str, deadline_s: float = 300, given: str | None = None) -> str:
         """What a command prints; it must succeed."""
         environment = {**os.environ, "PENSTOCK_REST": f"http://127.0.0.1:{self.port}", "PENSTOCK_TOKEN": self.token}
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=deadline_s, input=given, env=environment
-        )
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=deadline_s, input=given, env=environment
+            )
+        except subprocess.TimeoutExpired as error:
+            raise TrialOverError(f"{' '.join(command[:6])} ...: not within {deadline_s:.0f} s") from error
         if done.returncode != 0:
             raise TrialError(f"{' '.join(command[:6])} ...: {done.returncode}\n{done.stdout}\n{done.stderr}")
         return done.stdout
