@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.cases import CASES
+from benchmarks.catalogue import CASES
 from benchmarks.report import keep, print_case, print_head, print_starting
 from benchmarks.running import run_case, run_starting
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarks.sinks import CountingSink, sums_of, total
 from penstock import (
@@ -18,7 +18,6 @@ from penstock import (
     KeyedBatchContext,
     KeyedContext,
     KeyedProcess,
-    Pipeline,
     Process,
     ValueState,
     col,
@@ -67,12 +66,13 @@ class Case:
     title: str
     rows: int
     source: Callable[[Path, int], Any]
-    build: Callable[[Any, Any], None]
-    """Adds verbs and a sink to the stream of the source; the second argument is the folder of the output."""
+    build: Callable[..., None]
+    """Adds verbs and a sink to the stream of the source, and of the other one; the last argument is the folder of the
+    output."""
     result: Callable[[Path, int], Any]
     """What came out: a frame in order, or sums."""
-    counted: Callable[[Any], int] = lambda sums: sums["rows"]
-    """How many input rows a result is made of."""
+    counted: Callable[[Any], int] | None = lambda sums: sums["rows"]
+    """How many input rows a result is made of; None where a result does not say it."""
     peers: Mapping[str, Peer] = field(default_factory=dict[str, Peer])
     prepare: Callable[[Path, int], None] | None = None
     input: str = ""
@@ -81,6 +81,12 @@ class Case:
     checkpoint_interval_ms: int = 2_000
     target: int | None = None
     """Rows per second."""
+    right: Callable[[Path, int], Any] | None = None
+    """The other source, of a join."""
+    backend: Literal["fs", "rocksdb"] = "fs"
+    incremental: bool = False
+    fails_once: bool = False
+    """Whether the source fails once; the job then goes on from its newest checkpoint, and that counts, too."""
 
 
 # -- inputs -------------------------------------------------------------------------------------------------------------
@@ -96,12 +102,12 @@ def _write_bids(folder: Path, rows: int, keys: int, kind: str, *, skewed: bool) 
     auction = pl.when(pl.int_range(pl.len()) % 2 == 0).then(0).otherwise("auction") if skewed else pl.col("auction")
     frames = (content.frame(some, 42).with_columns(auction.alias("auction")).select(COLUMNS) for some in numbers)
     if kind == "arrow":
-        _write_arrow(folder / "bids.arrow", frames, content.schema)
+        write_arrow(folder / "bids.arrow", frames, content.schema)
     else:
         _write_json(folder / "bids.jsonl", frames, content.schema)
 
 
-def _write_arrow(path: Path, frames: Iterator[pl.DataFrame], schema: Schema) -> None:
+def write_arrow(path: Path, frames: Iterator[pl.DataFrame], schema: Schema) -> None:
     from pyarrow import ipc
 
     with ipc.new_file(path, schema.arrow()) as file:
@@ -254,7 +260,7 @@ def _map_batches(stream: Any, out: Path) -> None:
     stream.process(Doubled()).write(CountingSink(out))
 
 
-def _sums(out: Path, rows: int) -> dict[str, int]:
+def sums_in(out: Path, rows: int) -> dict[str, int]:
     return total(out)
 
 
@@ -265,7 +271,7 @@ def _generated_frame(keys: int, rows: int) -> pl.DataFrame:
     return content.frame(np.arange(rows, dtype=np.int64), 42)
 
 
-def _keep_sums(out: Path, frame: pl.DataFrame) -> None:
+def keep_sums(out: Path, frame: pl.DataFrame) -> None:
     (out / "sums-0.json").write_text(json.dumps(sums_of(frame)))
 
 
@@ -273,7 +279,7 @@ def _polars_map(folder: Path, out: Path, rows: int) -> None:
     import polars as pl
 
     frame = _generated_frame(10_000, rows)
-    _keep_sums(out, frame.select("auction", (pl.col("price") * 2).alias("total")))
+    keep_sums(out, frame.select("auction", (pl.col("price") * 2).alias("total")))
 
 
 def _python_map(folder: Path, out: Path, rows: int) -> None:
@@ -283,14 +289,14 @@ def _python_map(folder: Path, out: Path, rows: int) -> None:
     frame = _generated_frame(10_000, rows)
     results = [_double(Bid(*row)) for row in frame.select("auction", "price", "at").iter_rows()]
     columns = {"auction": [result.auction for result in results], "total": [result.total for result in results]}
-    _keep_sums(out, pl.DataFrame(columns))
+    keep_sums(out, pl.DataFrame(columns))
 
 
 def _polars_process(folder: Path, out: Path, rows: int, keys: int = 10_000) -> None:
     import polars as pl
 
     frame = _generated_frame(keys, rows)
-    _keep_sums(out, frame.select("auction", pl.col("price").cum_sum().over("auction").alias("total")))
+    keep_sums(out, frame.select("auction", pl.col("price").cum_sum().over("auction").alias("total")))
 
 
 def _polars_process_of_many(folder: Path, out: Path, rows: int) -> None:
@@ -309,7 +315,7 @@ def _python_process(folder: Path, out: Path, rows: int) -> None:
         sums[bid.auction] = value = sums.get(bid.auction, 0) + bid.price
         results.append(Total(bid.auction, value))
     columns = {"auction": [result.auction for result in results], "total": [result.total for result in results]}
-    _keep_sums(out, pl.DataFrame(columns))
+    keep_sums(out, pl.DataFrame(columns))
 
 
 # -- a large state ------------------------------------------------------------------------------------------------------
@@ -344,7 +350,7 @@ def _polars_distinct(folder: Path, out: Path, rows: int) -> None:
     frame = pl.DataFrame({"auction": auctions, "price": auctions})
     aggregates = [pl.len().cast(pl.Int64).alias("bids"), pl.col("price").sum().alias("total"),
                   pl.col("price").max().alias("highest")]  # fmt: skip
-    _keep_sums(out, frame.lazy().group_by("auction").agg(aggregates).collect(engine="streaming"))
+    keep_sums(out, frame.lazy().group_by("auction").agg(aggregates).collect(engine="streaming"))
 
 
 # -- the list -----------------------------------------------------------------------------------------------------------
@@ -386,7 +392,7 @@ CASES = (
         rows=5_000_000,
         source=_generated_bids(10_000),
         build=_map,
-        result=_sums,
+        result=sums_in,
         peers={"polars": _polars_map, "python": _python_map},
         target=1_000_000,
     ),
@@ -396,7 +402,7 @@ CASES = (
         rows=2_000_000,
         source=_generated_bids(10_000),
         build=_process,
-        result=_sums,
+        result=sums_in,
         peers={"polars": _polars_process, "python": _python_process},
         target=300_000,
     ),
@@ -406,7 +412,7 @@ CASES = (
         rows=10_000_000,
         source=_generated_bids(10_000),
         build=_map_batches,
-        result=_sums,
+        result=sums_in,
         peers={"polars": _polars_map},
         target=3_000_000,
     ),
@@ -416,7 +422,7 @@ CASES = (
         rows=5_000_000,
         source=_generated_bids(10_000),
         build=_process_batches,
-        result=_sums,
+        result=sums_in,
         peers={"polars": _polars_process},
         target=1_000_000,
     ),
@@ -426,7 +432,7 @@ CASES = (
         rows=5_000_000,
         source=_generated_bids(1_000_000),
         build=_process_batches,
-        result=_sums,
+        result=sums_in,
         peers={"polars": _polars_process_of_many},
         target=1_000_000,
     ),
@@ -436,16 +442,9 @@ CASES = (
         rows=30_000_000,
         source=_distinct,
         build=_large_state,
-        result=_sums,
+        result=sums_in,
         counted=lambda sums: sums["bids"],
         peers={"polars": _polars_distinct},
         checkpoint_interval_ms=500,
     ),
 )
-
-
-def pipeline_of(case: Case, source: Any, out: Path) -> Pipeline:
-    """The pipeline of a case."""
-    pipeline = Pipeline(f"benchmark-{case.name}")
-    case.build(pipeline.read(source), out)
-    return pipeline

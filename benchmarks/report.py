@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-_COLUMNS = "{:<10} {:>10} {:>9} {:>11} {:>13} {:>9} {:>9}"
+_COLUMNS = "{:<16} {:>10} {:>9} {:>11} {:>13} {:>9} {:>9}"
 
 
 def machine() -> dict[str, Any]:
@@ -66,6 +66,13 @@ def print_case(result: Mapping[str, Any]) -> None:
         f"{result['settings']['checkpoint_interval_ms']} ms: stood still {ours['sync_ms']:.1f} ms at most, in the "
         f"background {ours['background_ms']:,.0f} ms, {ours['state_mib']:,.1f} MiB; peak {ours['peak_mib']:,} MiB{target}"
     )
+    if "checkpoint_mib" in ours:
+        found = ", ".join(
+            f"{wrote:.1f} of {whole:.1f} in {took:.1f} s" for wrote, whole, took in ours["checkpoint_mib"]
+        )
+        print(f"checkpoints, MiB written of what they consist of: {found}")
+    if "restore_seconds" in ours:
+        print(f"after the failure the first row was read again in {ours['restore_seconds']:.2f} s")
 
 
 def print_starting(starting: Mapping[str, float]) -> None:

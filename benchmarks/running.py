@@ -63,7 +63,9 @@ def _child(case: Case, mode: str, folder: Path, rows: int, core: int) -> dict[st
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "POLARS_MAX_THREADS": "1"}
+    """That of this process; bytecode is kept, or modules that a run needs later would be compiled on its clock."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "POLARS_MAX_THREADS": "1"}
 
 
 # -- starting -----------------------------------------------------------------------------------------------------------

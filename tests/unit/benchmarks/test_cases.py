@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from benchmarks import child
-from benchmarks.cases import CASES, Case
+from benchmarks.cases import Case
+from benchmarks.catalogue import CASES
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "few-keys" not in case.name], ids=lambda case: case.name)
