@@ -84,7 +84,8 @@ def run_engine(case: Case, folder: Path, rows: int) -> dict[str, Any]:
         failed, lives = time.perf_counter(), len(opened)
         job = EmbeddedJob(pipeline_of(case, sources, out), folder / case.name / "job", settings)
         result = asyncio.run(job.run(resume=True))
-        more["restore_seconds"] = opened[lives][0] - failed
+        if checkpoints:  # without one it began anew
+            more["restore_seconds"] = opened[lives][0] - failed
         checkpoints += result.progress.completed_checkpoints
     ended, cpu = time.perf_counter(), time.process_time()
     if result.state != "FINISHED":

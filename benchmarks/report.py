@@ -71,8 +71,10 @@ def print_case(result: Mapping[str, Any]) -> None:
             f"{wrote:.1f} of {whole:.1f} in {took:.1f} s" for wrote, whole, took in ours["checkpoint_mib"]
         )
         print(f"checkpoints, MiB written of what they consist of: {found}")
-    if "restore_seconds" in ours:
-        print(f"after the failure the first row was read again in {ours['restore_seconds']:.2f} s")
+        if "restore_seconds" in ours:
+            print(f"after the failure the job went on from a checkpoint in {ours['restore_seconds']:.2f} s")
+        else:
+            print("no checkpoint was complete before the failure: the job began anew; give more rows")
 
 
 def print_starting(starting: Mapping[str, float]) -> None:

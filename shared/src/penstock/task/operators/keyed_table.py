@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import polars as pl
@@ -187,7 +187,9 @@ def _column(name: str, values: list[Any], kind: pl.DataType) -> pl.Series:
     flat = pl.Series(list(chain.from_iterable(value or () for value in values)), dtype=kind.inner)
     missing = pl.Series([value is None for value in values], dtype=pl.Boolean)
     mask = missing.to_arrow() if missing.any() else None
-    return pl.Series(name, pa.LargeListArray.from_arrays(offsets, flat.to_arrow(), mask=mask), kind)
+    return pl.Series(
+        name, pa.LargeListArray.from_arrays(cast("pa.Int64Array", offsets), flat.to_arrow(), mask=mask), kind
+    )
 
 
 def _tuples(columns: Sequence[pl.Series], height: int) -> Iterable[tuple[Any, ...]]:
