@@ -26,7 +26,7 @@ from penstock.savepoint.places import place_of
 from penstock.savepoint.replacing import AggregateRows, Replacement, StateRows, TimerRows, described_state
 from penstock.savepoint.segments import segments_of, table_of
 from penstock.state.declarations import BroadcastState, State
-from penstock.state.segments import decode_segment, encode_segments
+from penstock.state.segments import encode_segments
 from penstock.task.opening import SPLITS
 from penstock.task.snapshot_objects import object_key, objects_of
 from penstock.task.sources import SplitEntry

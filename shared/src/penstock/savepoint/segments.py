@@ -10,7 +10,8 @@ import polars as pl
 from penstock.errors import UsageError
 from penstock.protocol.messages import Handle, OperatorHandles
 from penstock.savepoint.objects import Objects
-from penstock.state.deltas import ADDS, merged
+from penstock.state.deltas import merged
+from penstock.state.freezes import ADDS
 from penstock.state.segments import decode_segment
 
 
@@ -48,7 +49,7 @@ def table_of(segment: bytes, operator: str) -> tuple[dict[str, Any], pl.DataFram
     header, rows = decode_segment(segment, operator)
     if ADDS in header:
         raise UsageError(
-            f"operator {operator!r}: this checkpoint is incremental, and what it added to earlier ones is brought together "
-            "only when a job starts from it; take a savepoint, which can be read as tables and edited"
+            f"operator {operator!r}: this checkpoint is incremental, and what it adds to earlier ones is put together "
+            "only by a job that starts from it; take a savepoint, which can be read as tables and edited"
         )
     return header, rows

@@ -24,6 +24,7 @@ import numpy as np
 import polars as pl
 
 from penstock.errors import CorruptDataError
+from penstock.state.freezes import ADDS
 from penstock.state.hashing import hash64_frame
 from penstock.state.keyed_backend import EVENT_TIMERS, KIND, PROCESSING_TIMERS
 from penstock.state.segments import by_key_group, decode_segment, encode_segment
@@ -38,8 +39,6 @@ CHANGES: Final = "changed objects"
 """The kind of segments of a delta."""
 CHANGED_KEYS: Final = "changed keys"
 """The kind of segments of a delta by key."""
-ADDS: Final = "adds"
-"""Set in the header of a delta whose rows are added to those of the runs before, and of what is merged of such."""
 REMOVED: Final = "__removed"
 """Boolean: of a row of which only the key counts, which has none any more."""
 _TIME: Final = "__time_of_timer"

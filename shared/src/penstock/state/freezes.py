@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.state.deltas import ADDS
-
 _MOST_APART: Final = 16
 """Windows that are kept apart at most: behind so many freezes that came to no COMPLETE a snapshot is a full one."""
 
+ADDS: Final = "adds"
+"""Set in the header of a delta whose rows are added to those of the runs before, and of what is merged of such."""
 EVERYTHING: Final = -1
 """All there is came behind this window."""
 
