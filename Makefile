@@ -19,8 +19,8 @@ LONG := tests/e2e/test_brokers_away.py tests/e2e/test_catch_up.py tests/e2e/test
 IMAGES ?= penstock
 TAG ?= dev
 HOME_OF_FLINK ?= flink
-COLUMNS := $(addprefix tests/unit/task/test_,changes.py final.py joins.py over.py regular_joins.py running.py top_and_deduplicate.py top_changes.py \
-	window_top.py windows.py)
+COLUMNS := $(addprefix tests/unit/task/test_,changes.py final.py joins.py regular_joins.py running.py top_and_deduplicate.py top_changes.py \
+	windows.py)
 
 .PHONY: help setup lock demo platform test acceptance lint docs sbom audit bench bench-kafka properties simulate chaos soak k8s flink clean
 

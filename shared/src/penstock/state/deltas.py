@@ -180,9 +180,11 @@ def _merged_by_key(operator: str, layers: Sequence[Layer]) -> bytes:
     left = [layer for layer in layers if layer.counts.any()] or [layers[-1]]
     adds = {ADDS: True} if any(ADDS in layer.header for layer in left) else {}
     for layer in left:
-        if {**layer.header, **adds} != {**left[-1].header, **adds} or layer.rows.schema != left[-1].rows.schema:
+        alike = adds or layer.rows.schema == left[-1].rows.schema
+        if {**layer.header, **adds} != {**left[-1].header, **adds} or not alike:
             raise _foreign(operator, layer.header)
-    rows = pl.concat([rows_of(layer, layer.counts) for layer in left])
+    # What only adds may be of one of several inputs, with its columns alone.
+    rows = pl.concat([rows_of(layer, layer.counts) for layer in left], how="diagonal" if adds else "vertical")
     return encode_segment({**left[-1].header, **adds}, rows)
 
 

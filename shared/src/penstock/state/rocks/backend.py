@@ -158,7 +158,7 @@ class IncrementalRocks(KeyedRocks):
 
     def knows_since(self, window: int) -> bool:
         """Whether all is known that was changed since that freeze."""
-        return self._changed.known_from <= window <= self._changed.number
+        return self._changed.known_from <= window
 
     def full(self) -> Iterable[tuple[int, bytes]]:
         """Segments of all entries, to which deltas may be added."""
