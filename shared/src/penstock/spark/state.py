@@ -30,6 +30,7 @@ from penstock.savepoint.places import place_of
 from penstock.savepoint.segments import segments_of
 from penstock.settings import ClusterSettings
 from penstock.spark.untouched import Segments, Untouched
+from penstock.state.deltas import is_by_key, merged
 from penstock.task.chain import Chain
 from penstock.task.operator import OperatorSnapshot, RestoredState
 from penstock.task.snapshot_objects import OBJECT_BYTES, object_key
@@ -131,7 +132,11 @@ class Restoring:
         return replace(beside, keyed=keyed)
 
     def stored(self, operator: str, groups: KeyGroupRange) -> Iterator[tuple[int, list[tuple[int, bytes]]]]:
-        """The key groups of `groups` that have state, and the segments of each with the numbers of their runs."""
+        """The key groups of `groups` that have state, and the segments of each with the numbers of their runs.
+
+        Runs that a job left behind an incremental checkpoint are put together: they are none of a step.
+        """
+        in_runs = any(part.incremental for part in self._parts.get(operator, ()))
         for group in range(groups.start, groups.end):
             handles = [
                 (number, handle)
@@ -140,8 +145,11 @@ class Restoring:
                 for handle in run
                 if group in handle.key_groups
             ]
-            if handles:
-                yield group, [(number, self._objects.segment(handle, group)) for number, handle in handles]
+            segments = [(number, self._objects.segment(handle, group)) for number, handle in handles]
+            if segments and in_runs and not is_by_key(operator, [data for _, data in segments]):
+                segments = [(0, merged(operator, [data for _, data in segments]))]
+            if segments:
+                yield group, segments
 
     def runs(self, operator: str, owned: KeyGroupRange) -> Runs:
         """The full run and the deltas of an operator, if they are those of a subtask that had just these key groups."""

@@ -1,13 +1,16 @@
 """Full runs and deltas of keyed state: what incremental snapshots consist of, and how they become segments again.
 
-There are three kinds of deltas. Those of a state backend that knows which *entries* have changed belong to a full run of
+There are four kinds of deltas. Those of a state backend that knows which *entries* have changed belong to a full run of
 object state with the columns of `penstock.state.segments`: every element of a list is a row of its own, whose `__subkey`
 is its number; in a delta a row without `__value` says that the entry was removed. For any entry what comes last counts.
 
-Those of a step on Spark, and of tables with a row per key, know which *keys* have changed. Their full run are segments as
-they are. A delta has all rows of the keys that it has, and its header says what it replaces: `of` is the kind of the
+Those of a step on Spark know which *keys* have changed, of any operator with a key. Their full run are segments as they
+are. A delta has all rows of the keys that it has, and its header says what it replaces: `of` is the kind of the
 operator's segments, `replaced` the hashes of keys (base64 of little-endian uint64, rising) of which nothing counts that
 runs before it have. A key without rows is gone.
+
+Those of tables have the *rows* of keys that have changed (`BY_ROW`): of a key the last one counts, unless it is
+`REMOVED`.
 
 Those of partial aggregates and of counted rows only *add* (`ADDS`) to what came before: the operator brings together what
 is there several times when it is restored, and nobody else can.
@@ -16,7 +19,7 @@ is there several times when it is restored, and nobody else can.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,8 +30,7 @@ from penstock.errors import CorruptDataError
 from penstock.state.freezes import ADDS
 from penstock.state.hashing import hash64_frame
 from penstock.state.keyed_backend import EVENT_TIMERS, KIND, PROCESSING_TIMERS
-from penstock.state.segments import by_key_group, decode_segment, encode_segment
-from penstock.types import Schema, schema_to_json
+from penstock.state.segments import decode_segment, encode_segment
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,8 +41,10 @@ CHANGES: Final = "changed objects"
 """The kind of segments of a delta."""
 CHANGED_KEYS: Final = "changed keys"
 """The kind of segments of a delta by key."""
+BY_ROW: Final = "by_row"
+"""Set in the header of a delta with the rows of keys that have changed, of state with one row per key."""
 REMOVED: Final = "__removed"
-"""Boolean: of a row of which only the key counts, which has none any more."""
+"""Boolean, in such a delta: of the row only the key counts, which has none any more."""
 _TIME: Final = "__time_of_timer"
 
 
@@ -53,6 +57,8 @@ def merged(operator: str, segments: Sequence[bytes]) -> bytes:
     decoded = [decode_segment(data, operator) for data in segments]
     if any(header["kind"] in (NUMBERED, CHANGES) for header, _ in decoded):
         return _merged_by_entry(operator, decoded)
+    if any(BY_ROW in header for header, _ in decoded):
+        return _merged_by_row(operator, decoded)
     layers = counted([_layer(0, header, rows) for header, rows in decoded])
     if len(layers) == 1 and layers[0].replaced is None:
         return segments[0]
@@ -96,6 +102,19 @@ def _newest(rows: pl.DataFrame, header: dict[str, Any]) -> pl.DataFrame:
     )
 
 
+# -- by row -------------------------------------------------------------------------------------------------------------
+
+
+def _merged_by_row(operator: str, decoded: Sequence[tuple[dict[str, Any], pl.DataFrame]]) -> bytes:
+    headers = [{name: said for name, said in header.items() if name != BY_ROW} for header, _ in decoded]
+    for header in headers:
+        if header != headers[-1]:
+            raise _foreign(operator, header)
+    rows = pl.concat([rows for _, rows in decoded], how="diagonal").with_columns(pl.col(REMOVED).fill_null(value=False))
+    newest = rows.unique([field["name"] for field in headers[-1]["keys"]], keep="last", maintain_order=True)
+    return encode_segment(headers[-1], newest.filter(~pl.col(REMOVED)).drop(REMOVED))
+
+
 # -- by key -------------------------------------------------------------------------------------------------------------
 
 
@@ -114,6 +133,12 @@ class Layer:
     """Which of the rows no later run replaces."""
     replaced: NDArray[np.uint64] | None = None
     """The hashes of the keys that it replaces, rising; None of the full run."""
+
+
+def is_by_key(operator: str, segments: Sequence[bytes]) -> bool:
+    """Whether these, of the runs of a key group, are layers. All other kinds of deltas are to be `merged` as they are."""
+    headers = [decode_segment(data, operator)[0] for data in (segments[0], segments[-1])]
+    return not any(header["kind"] in (NUMBERED, CHANGES) or BY_ROW in header or ADDS in header for header in headers)
 
 
 def layers_of(operator: str, segments: Sequence[tuple[int, bytes]]) -> list[Layer]:
@@ -151,17 +176,6 @@ def is_among(hashes: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np
         return np.zeros(len(hashes), np.bool_)
     places = np.searchsorted(keys, hashes)
     return keys[np.minimum(places, len(keys) - 1)] == hashes
-
-
-def deltas_by_key(
-    header: Mapping[str, Any], frames: Sequence[pl.DataFrame], keys: Schema, max_parallelism: int
-) -> Iterator[tuple[int, bytes]]:
-    """Key groups, which rise, and the deltas of what has become of keys: frames of their rows, with `REMOVED`."""
-    for group, parts in sorted(by_key_group(frames, keys.names, max_parallelism).items()):
-        rows = pl.concat(parts, rechunk=True)
-        left = rows.filter(~pl.col(REMOVED)).drop(REMOVED)
-        said = {**header, "keys": schema_to_json(keys)}
-        yield group, delta_by_key(said, left, np.unique(hash64_frame(rows, keys.names)))
 
 
 def delta_by_key(header: dict[str, Any], rows: pl.DataFrame, replaced: NDArray[np.uint64]) -> bytes:

@@ -40,7 +40,7 @@ def encode_segments(
 ) -> Iterator[tuple[int, bytes]]:
     """The frames' rows as one segment per key group that has any, with rising key groups."""
     prefix = _prefix({**header, "keys": schema_to_json(keys)})
-    for group, parts in sorted(by_key_group(frames, keys.names, max_parallelism).items()):
+    for group, parts in sorted(_by_key_group(frames, keys.names, max_parallelism).items()):
         yield group, _encoded(prefix, pl.concat(parts, rechunk=True))
 
 
@@ -57,7 +57,7 @@ def _encoded(prefix: bytes, rows: pl.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
-def by_key_group(
+def _by_key_group(
     frames: Sequence[pl.DataFrame], keys: Sequence[str], max_parallelism: int
 ) -> dict[int, list[pl.DataFrame]]:
     """The rows of each key group, in order.

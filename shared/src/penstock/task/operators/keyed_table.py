@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.state.backend import ABSENT, FrozenTable, Table
 from penstock.state.columns import key_frame, key_values
-from penstock.state.deltas import REMOVED, deltas_by_key
+from penstock.state.deltas import BY_ROW, REMOVED
 from penstock.state.freezes import EVERYTHING, Freeze, Freezes, FrozenAt
 from penstock.state.segments import encode_segments
 from penstock.task.operator import OperatorContext
@@ -129,11 +129,10 @@ class FrozenRows(FrozenAt):
             frames = [*(self._frames() if everything else self._changed(behind)), *self._beside]
         finally:
             self._frozen.release()
-        if not everything:
-            return deltas_by_key(self._header, frames, self._keys, self._max_parallelism)
         if self._beside:
             frames = pl.collect_all([pl.concat([frame.lazy() for frame in frames], how="diagonal")])
-        return encode_segments(self._header, frames, self._keys, self._max_parallelism)
+        header = self._header if everything else {**self._header, BY_ROW: True}
+        return encode_segments(header, frames, self._keys, self._max_parallelism)
 
     def _changed(self, behind: int) -> Iterator[pl.DataFrame]:
         entries, nothing = self._frozen.since(behind), (None,) * len(self._types)
