@@ -20,7 +20,7 @@ Entry = tuple[int, int, int | None]
 """Key, state, time."""
 
 
-def segment(entries: list[Entry], **header: str) -> bytes:
+def segment(entries: list[Entry], **header: object) -> bytes:
     schema = {"key": pl.Int64(), "__state": pl.UInt16(), "__time_us": pl.Int64()}
     frame = pl.DataFrame(entries, schema=schema, orient="row")
     return encode_segment({"kind": "objects", "names": NAMES, "keys": KEYS, **header}, frame)
@@ -101,3 +101,15 @@ def test_what_is_stored_in_another_form_is_made_anew_by_the_operator() -> None:
     assert group == 0
     assert entries(data) == [(8, 0, None), (16, 0, None)]
     assert len(seen) == 1
+
+
+def test_what_a_job_left_in_parts_that_add_up_is_given_whole_and_written_as_steps_write() -> None:
+    """Nothing of it is put back as it was: no run of a step says that it adds to another one."""
+    stored = segment([(1, 0, None), (2, 0, None)], adds=True)
+    for kept in (0, 1):
+        untouched = Untouched("counting", kept)
+        taken = untouched.taken([(0, [(0, stored)])], asked([1]))
+        assert [key for _, data in taken for key, _, _ in entries(data)] == [1, 2]
+        written = list(untouched.put_back([(0, segment([(1, 1, None), (2, 0, None)]))], refused))
+        assert [key for _, data in written for key, _, _ in entries(data)] == [1, 2]
+        assert all("adds" not in decode_segment(data, "counting")[0] for _, data in written)

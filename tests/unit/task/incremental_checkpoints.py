@@ -23,6 +23,7 @@ from penstock.protocol.incremental import Chain, SnapshotChains
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import SubtaskSnapshot
+from penstock.state import sorted_runs
 from penstock.task import operator
 from penstock.task.operator import OperatorSnapshot
 from penstock.task.operators import window_panes
@@ -124,6 +125,7 @@ def incremental_checkpoints() -> Iterator[None]:
         patch.setattr(OperatorHarness, "frame", frame)
         patch.setattr(OperatorHarness, "freeze", freeze)
         patch.setattr(window_panes, "_RAW_ROWS", 2)  # rows are grouped, and partials merged, all the time
+        patch.setattr(sorted_runs, "_LEAST_ROWS", 2)
         patch.setattr(Chain, "is_heavy", property(lambda chain: len(chain.runs) > MOST_DELTAS))
         patch.setattr(operator, "OperatorContext", functools.partial(operator.OperatorContext, incremental=True))
         yield

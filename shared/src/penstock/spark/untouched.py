@@ -30,6 +30,7 @@ from penstock.graph.logical import (
     Top,
 )
 from penstock.state.deltas import Layer, delta_by_key, is_among, layers_of, rows_of
+from penstock.state.freezes import ADDS
 from penstock.state.hashing import hash64_frame
 from penstock.state.keyed_backend import EVENT_TIMERS, PROCESSING_TIMERS
 from penstock.state.segments import decode_segment, encode_segment
@@ -127,7 +128,8 @@ class Untouched:
         for group, segments in stored:
             layers = layers_of(self.operator, segments)
             given = [layer.counts & _wanted(layer, asked) for layer in layers]
-            if len(layers) == 1 and not self.kept and layers[0].replaced is None and not given[0].any():
+            as_it_is = len(layers) == 1 and layers[0].replaced is None and ADDS not in layers[0].header
+            if as_it_is and not self.kept and not given[0].any():
                 self.whole[group] = segments[0][1]
                 continue
             self.groups[group] = _Group(layers, given)
@@ -198,7 +200,7 @@ def _nothing(group: _Group) -> Part:
 
 def _wanted(layer: Layer, asked: Asked | None) -> NDArray[np.bool_]:
     """Which rows are of keys that something happens to."""
-    if asked is None:
+    if asked is None or ADDS in layer.header:  # the operator brings it together, and writes it as steps do
         return np.ones(len(layer.hashes), np.bool_)
     due = _due(layer.header, layer.rows, asked)
     keys = asked.keys if due is None or not due.any() else np.union1d(asked.keys, layer.hashes[due])

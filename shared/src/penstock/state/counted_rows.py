@@ -29,7 +29,7 @@ _HASH: Final = "__hash"
 INDEX: Final = "__index"
 MIN_ORDER: Final = np.iinfo(np.int64).min
 
-_Count = Callable[[pl.DataFrame, Sequence[str]], pl.DataFrame]
+_Count = Callable[[pl.DataFrame, Sequence[str], bool], pl.DataFrame]
 _Timed = Callable[[pl.DataFrame], TimedRows]
 
 
@@ -147,8 +147,10 @@ class CountedRows:
         runs = self.freeze()
         return FrozenCounts(runs, self.freezes.next(incremental=incremental), header, keys, max_parallelism)
 
-    def _counted(self, rows: pl.DataFrame, beside: Sequence[str]) -> pl.DataFrame:
-        return counted(rows, [*beside, *self._columns], self._counts, self._newest) if self._folds else rows
+    def _counted(self, rows: pl.DataFrame, beside: Sequence[str], zeros: bool = False) -> pl.DataFrame:
+        if not self._folds:
+            return rows
+        return counted(rows, [*beside, *self._columns], self._counts, self._newest, zeros=zeros)
 
     def _timed(self, rows: pl.DataFrame) -> TimedRows:
         height = rows.height
@@ -174,13 +176,14 @@ class FrozenCounts(FrozenAt):
 
 
 def counted(
-    rows: pl.DataFrame, columns: Sequence[str], counts: Sequence[str] = (COUNT,), newest: Sequence[str] = ()
-) -> pl.DataFrame:
-    """Each row once, without those whose counts come to nothing."""
+    rows: pl.DataFrame, columns: Sequence[str], counts: Sequence[str] = (COUNT,), newest: Sequence[str] = (), *,
+    zeros: bool = False,
+) -> pl.DataFrame:  # fmt: skip
+    """Each row once, without those whose counts come to nothing, unless these `zeros` are wanted, too."""
     sums = rows.group_by(columns, maintain_order=True).agg(
         *(pl.col(name).sum() for name in counts), *(pl.col(name).max() for name in newest)
     )
-    return sums.filter(pl.any_horizontal(pl.col(name) != 0 for name in counts))
+    return sums if zeros else sums.filter(pl.any_horizontal(pl.col(name) != 0 for name in counts))
 
 
 class _CountedRuns(SortedRuns):
@@ -211,8 +214,9 @@ class _CountedRuns(SortedRuns):
         """The rows of these keys whose order is at least that."""
         return self.matches(keys, self.hashes(keys), least, np.full(keys.height, MAX_WATERMARK))
 
-    def _thinned(self, run: Run) -> Run:
-        rows = self._count(run.rows.frame.with_columns(pl.Series(_HASH, run.hashes)), [_HASH])
+    def _thinned(self, run: Run, *, oldest: bool) -> Run:
+        # A row that was taken back and came again is newer than what an older run says of it, though its count is 0.
+        rows = self._count(run.rows.frame.with_columns(pl.Series(_HASH, run.hashes)), [_HASH], not oldest)
         return Run(self._timed(rows.drop(_HASH)), rows[_HASH].to_numpy(), run.window)
 
     def _same_keys(

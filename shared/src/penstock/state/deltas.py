@@ -30,7 +30,7 @@ from penstock.errors import CorruptDataError
 from penstock.state.freezes import ADDS
 from penstock.state.hashing import hash64_frame
 from penstock.state.keyed_backend import EVENT_TIMERS, KIND, PROCESSING_TIMERS
-from penstock.state.segments import decode_segment, encode_segment
+from penstock.state.segments import decode_segment, encode_segment, segment_header
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -78,9 +78,11 @@ def _merged_by_entry(operator: str, decoded: Sequence[tuple[dict[str, Any], pl.D
 
 
 def _foreign(operator: str, header: dict[str, Any]) -> CorruptDataError:
+    keys = ", ".join(str(part["name"]) for part in header["keys"])
+    what = f"the states {', '.join(header['names'])}" if "names" in header else f"the key {keys}"
     return CorruptDataError(
-        f"operator {operator!r}: a segment of {header['kind']} ({', '.join(header.get('names', ()))}) does not belong "
-        "into its incremental snapshot; restore an earlier savepoint"
+        f"operator {operator!r}: a segment of {header['kind']} with {what} does not belong into its incremental "
+        "snapshot; restore an earlier savepoint"
     )
 
 
@@ -137,7 +139,7 @@ class Layer:
 
 def is_by_key(operator: str, segments: Sequence[bytes]) -> bool:
     """Whether these, of the runs of a key group, are layers. All other kinds of deltas are to be `merged` as they are."""
-    headers = [decode_segment(data, operator)[0] for data in (segments[0], segments[-1])]
+    headers = [segment_header(data, operator) for data in (segments[0], segments[-1])]
     return not any(header["kind"] in (NUMBERED, CHANGES) or BY_ROW in header or ADDS in header for header in headers)
 
 

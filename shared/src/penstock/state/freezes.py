@@ -17,9 +17,12 @@ _MOST_APART: Final = 16
 """Windows that are kept apart at most: behind so many freezes that came to no COMPLETE a snapshot is a full one."""
 
 ADDS: Final = "adds"
-"""Set in the header of a delta whose rows are added to those of the runs before, and of what is merged of such."""
+"""Set in the header of a delta whose rows are added to those of the runs before, and of what is merged of such; there,
+but false, in that of the full run, which alone need not be what the operator has."""
 EVERYTHING: Final = -1
 """All there is came behind this window."""
+BASE: Final = -2
+"""And behind this one, of which a full run is written."""
 
 
 class Freezes:
@@ -97,7 +100,7 @@ class FrozenAt(ABC):
 
     def full(self) -> Iterable[tuple[int, bytes]]:
         """All of it, to which deltas may be added."""
-        return self.encoded(EVERYTHING)
+        return self.encoded(BASE)
 
     def delta(self, window: int) -> Iterable[tuple[int, bytes]]:
         """What came since that freeze."""
@@ -105,9 +108,9 @@ class FrozenAt(ABC):
 
     @abstractmethod
     def encoded(self, behind: int) -> Iterable[tuple[int, bytes]]:
-        """Segments of what came behind that window, or of `EVERYTHING`."""
+        """Segments of what came behind that window, `EVERYTHING` and `BASE` among them."""
 
 
 def added(header: Mapping[str, Any], behind: int) -> Mapping[str, Any]:
-    """The header of segments of what came behind a window, and is added to what was there."""
-    return header if behind == EVERYTHING else {**header, ADDS: True}
+    """The header of segments of what came behind a window, if deltas are added to what was there."""
+    return header if behind == EVERYTHING else {**header, ADDS: behind != BASE}

@@ -90,13 +90,13 @@ def is_segment(data: bytes) -> bool:
     return data[:3] == _MAGIC
 
 
-def decode_segment(data: bytes, operator: str) -> tuple[dict[str, Any], pl.DataFrame]:
-    """Header and rows of a segment.
+def segment_header(data: bytes, operator: str) -> dict[str, Any]:
+    """The header of a segment; raises as `decode_segment`."""
+    return _header(data, operator)[0]
 
-    Raises:
-        CorruptDataError: these are not the bytes of a segment.
-        IncompatibleStateError: a later version of Penstock wrote it.
-    """
+
+def _header(data: bytes, operator: str) -> tuple[dict[str, Any], int]:
+    """The header, and where the rows begin."""
     if not is_segment(data):
         raise CorruptDataError(f"operator {operator!r}: a part of its keyed state is no segment of a snapshot")
     if data[3] != VERSION:
@@ -104,13 +104,29 @@ def decode_segment(data: bytes, operator: str) -> tuple[dict[str, Any], pl.DataF
             f"operator {operator!r}: its keyed state has format {data[3]}, this Penstock reads format {VERSION}; "
             "restore it with the version that wrote it or a later one"
         )
-    length = int.from_bytes(data[4:8], "little")
+    end = 8 + int.from_bytes(data[4:8], "little")
     try:
-        header = msgspec.json.decode(data[8 : 8 + length], type=dict[str, Any])
-        rows = pl.read_ipc_stream(io.BytesIO(memoryview(data)[8 + length :]))
-    except (msgspec.DecodeError, pl.exceptions.PolarsError, OSError) as error:
-        raise CorruptDataError(f"operator {operator!r}: a segment of its keyed state is damaged: {error}") from error
-    return header, rows
+        return msgspec.json.decode(data[8:end], type=dict[str, Any]), end
+    except msgspec.DecodeError as error:
+        raise _damaged(operator, error) from error
+
+
+def decode_segment(data: bytes, operator: str) -> tuple[dict[str, Any], pl.DataFrame]:
+    """Header and rows of a segment.
+
+    Raises:
+        CorruptDataError: these are not the bytes of a segment.
+        IncompatibleStateError: a later version of Penstock wrote it.
+    """
+    header, end = _header(data, operator)
+    try:
+        return header, pl.read_ipc_stream(io.BytesIO(memoryview(data)[end:]))
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise _damaged(operator, error) from error
+
+
+def _damaged(operator: str, error: Exception) -> CorruptDataError:
+    return CorruptDataError(f"operator {operator!r}: a segment of its keyed state is damaged: {error}")
 
 
 def decode_segments(

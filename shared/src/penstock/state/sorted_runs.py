@@ -167,7 +167,7 @@ class SortedRuns:
         for place in range(len(self.runs) - 1, 0, -1):
             older, newer = self.runs[place - 1 : place + 1]
             if self._is_like(older, newer) and self._freezes.together(older.window, newer.window):
-                self.runs[place - 1 : place + 1] = [self._thinned(_merged(older, newer))]
+                self.runs[place - 1 : place + 1] = [self._thinned(_merged(older, newer), oldest=place == 1)]
 
     def matches(
         self,
@@ -232,8 +232,11 @@ class SortedRuns:
             same &= (frame[key][asking] == run.rows.frame[key][found]).fill_null(False).to_numpy()
         return same
 
-    def _thinned(self, run: Run) -> Run:
-        """The run without rows that others of it make useless: behind which a newer one of the key holds by now."""
+    def _thinned(self, run: Run, *, oldest: bool) -> Run:
+        """The run without rows that others of it make useless: behind which a newer one of the key holds by now.
+
+        `oldest`: there is no older run for which it might still matter that there was a row.
+        """
         if not self._newest_only:
             return run
         places = np.arange(run.rows.height - 1)

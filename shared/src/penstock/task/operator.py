@@ -58,7 +58,7 @@ class OperatorContext:
     local_state: Path | None = None
     """The folder for state on the local disk (backend `rocksdb`); None: objects are held in memory."""
     incremental: bool = False
-    """Whether checkpoints are incremental where state is on the local disk."""
+    """Whether checkpoints have only what came since an earlier one, where an operator's state can tell."""
 
 
 class KeyedPart(Protocol):

@@ -194,7 +194,8 @@ def _why(load: Load, who: list[TaskView]) -> tuple[str, str]:
     return (
         f"They are not at work: their snapshot ({size:,} bytes in the newest one) is on its way to the store, or another "
         "input has not brought the barrier.",
-        "Look at the store and the network to it; --state-backend rocksdb --incremental-checkpoints writes only changes.",
+        "Look at the store and the network to it; --incremental-checkpoints writes only changes, of functions' state "
+        "with --state-backend rocksdb.",
     )
 
 

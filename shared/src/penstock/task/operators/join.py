@@ -165,6 +165,6 @@ class JoinOperator(JoiningOperator):
 
     def snapshot(self) -> OperatorSnapshot | None:
         kept = {number: runs.freeze() for number, runs in enumerate(self._runs)}
-        # Marks are changed in place, so a delta does not know of them; of rows that are never alone nobody asks for them.
-        freeze = self._freezes.next(incremental=self._context.incremental and not self._alone)
+        # Marks are changed in place, so a delta does not know of them; where all pairs are sent nobody asks for them.
+        freeze = self._freezes.next(incremental=self._context.incremental and self._how == "inner")
         return OperatorSnapshot(keyed=JoinState(self._schema, self._context.max_parallelism, freeze, kept))

@@ -18,7 +18,7 @@ import pyarrow as pa
 from penstock.state.backend import ABSENT, FrozenTable, Table
 from penstock.state.columns import key_frame, key_values
 from penstock.state.deltas import BY_ROW, REMOVED
-from penstock.state.freezes import EVERYTHING, Freeze, Freezes, FrozenAt
+from penstock.state.freezes import BASE, EVERYTHING, Freeze, Freezes, FrozenAt
 from penstock.state.segments import encode_segments
 from penstock.task.operator import OperatorContext
 from penstock.types import Schema
@@ -124,7 +124,7 @@ class FrozenRows(FrozenAt):
 
     def encoded(self, behind: int) -> Iterable[tuple[int, bytes]]:
         """One segment per key group that has rows, or had rows that were removed."""
-        everything = behind == EVERYTHING
+        everything = behind in (EVERYTHING, BASE)
         try:
             frames = [*(self._frames() if everything else self._changed(behind)), *self._beside]
         finally:

@@ -266,7 +266,7 @@ class WindowAggregateOperator(Operator):
                 )
             frames.append(self._partials.restored(self._operator, header["partials"], rows))
             groups.add(group)
-            adds |= ADDS in header
+            adds |= header.get(ADDS, False)
         if frames:
             rows = pl.concat(frames)
             if adds or len(frames) > len(groups):  # several parts of one key group may hold the same key and pane

@@ -1,0 +1,102 @@
+"""What operators that keep columns have behind a restore from a full run and deltas, where it once was something else."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import polars as pl
+import pytest
+from test_joins import join_node
+from test_top_changes import top_node
+
+from penstock.adapters.memory import MemoryBlobs
+from penstock.batches import EVENT_TIME
+from penstock.graph.logical import RETRACTED, Node, Within
+from penstock.protocol.incremental import SnapshotChains
+from penstock.protocol.keygroups import KeyGroupRange
+from penstock.protocol.manifests import Manifest
+from penstock.protocol.messages import SubtaskSnapshot
+from penstock.task.operator import OperatorContext, OperatorSnapshot
+from penstock.task.operators import build_operator
+from penstock.task.snapshots import FrozenSubtask, chains_of, restore_operator, upload
+from penstock.testing.harness import Collector
+
+GROUPS = 16
+
+
+class Subtask:
+    """An operator whose checkpoints all become COMPLETE."""
+
+    def __init__(self, node: Node, restored: Any = None, *, incremental: bool = True) -> None:
+        self.node = node
+        self.output = Collector()
+        self.operator = build_operator(node)
+        self.blobs, self.chains, self.checkpoint = MemoryBlobs(), SnapshotChains(), 0
+        whole = KeyGroupRange(0, GROUPS)
+        self.operator.open(OperatorContext("op", 0, 1, GROUPS, whole, lambda: 0, incremental=incremental), restored)
+        self.incremental = incremental
+
+    def feed(self, frame: pl.DataFrame, number: int = 0) -> list[dict[str, Any]]:
+        """A batch; what is sent for it."""
+        before = len(self.output.frames)
+        self.operator.process_input(number, frame, self.output)
+        return [row for sent in self.output.frames[before:] for row in sent.to_dicts()]
+
+    def take(self) -> SubtaskSnapshot:
+        """A checkpoint."""
+        self.checkpoint += 1
+        frozen = FrozenSubtask({"op": self.operator.snapshot() or OperatorSnapshot()}, 0, 0)
+        base = self.chains.base if self.incremental else None
+        snapshot = asyncio.run(upload(frozen, f"{self.checkpoint}/", self.blobs, "fs", lambda: 0, base))
+        self.chains.taken(self.checkpoint, chains_of(frozen, snapshot))
+        self.chains.completed(self.checkpoint)
+        return snapshot
+
+    def restored(self, snapshot: SubtaskSnapshot) -> Subtask:
+        """Another one that begins with it."""
+        manifest = Manifest(
+            job="j", checkpoint=1, attempt="a", parallelism=1, max_parallelism=GROUPS, subtasks={"v": {0: snapshot}},
+            operators={},
+        )  # fmt: skip
+        state = asyncio.run(restore_operator(manifest, "op", KeyGroupRange(0, GROUPS), 0, 1, self.blobs))
+        return Subtask(self.node, state)
+
+
+def pair_of(value: int, column: str) -> pl.DataFrame:
+    return pl.DataFrame({"key": ["a"], column: [value], EVENT_TIME: [10]})
+
+
+@pytest.mark.parametrize("how", ["inner", "semi", "anti", "left", "right", "full"])
+def test_what_was_sent_of_a_row_that_met_one_is_not_sent_again(how):
+    """Behind a restore a second partner gives what it gives without one."""
+    first = Subtask(join_node(how, Within(-5, 5)))
+    first.feed(pair_of(1, "value"), 0)
+    first.take()
+    first.feed(pair_of(2, "other"), 1)
+    second = first.restored(first.take())
+    assert second.feed(pair_of(3, "other"), 1) == first.feed(pair_of(3, "other"), 1)
+    assert second.feed(pair_of(4, "value"), 0) == first.feed(pair_of(4, "value"), 0)
+
+
+def changes(*rows: tuple[str, float, int, bool]) -> pl.DataFrame:
+    schema = {"key": pl.String, "x": pl.Float64, "id": pl.Int64, RETRACTED: pl.Boolean}
+    return pl.DataFrame(list(rows), schema, orient="row").with_columns(pl.lit(7, pl.Int64).alias(EVENT_TIME))
+
+
+@pytest.mark.parametrize("incremental", [False, True])
+def test_a_row_that_was_taken_back_and_came_again_is_the_newer_one_whatever_is_merged(incremental):
+    """Also where both stand in windows of their own for a while; with many rows, so that runs are not merged at once."""
+    subtask = Subtask(top_node(1), incremental=incremental)
+    subtask.feed(changes(*((f"other {number}", 0.0, 0, False) for number in range(3_000))))
+    steps = [(1, False), (2, False), (1, True), (1, False)]
+    for number, gone in steps:
+        subtask.feed(changes(("a", 1.0, number, gone)))
+        subtask.take()
+    for number in range(3):
+        subtask.take()
+        subtask.feed(changes((f"another {number}", 0.0, 0, False), (f"one more {number}", 0.0, 0, False)))
+    sent = subtask.feed(changes(("a", 1.0, 2, True)))
+    assert [(row["id"], row[RETRACTED]) for row in sent] == [(2, True), (1, False)]
+    sent = subtask.feed(changes(("a", 1.0, 1, True)))
+    assert [(row["id"], row[RETRACTED]) for row in sent] == [(1, True)]
