@@ -11,7 +11,7 @@ MINUTES ?= 60
 RATE ?= 50000
 LONG := tests/e2e/test_brokers_away.py tests/e2e/test_catch_up.py tests/e2e/test_chaos.py tests/e2e/test_iceberg.py tests/e2e/test_kill.py \
 	tests/e2e/test_pipeline_service.py tests/e2e/test_platform.py tests/e2e/test_postgres.py tests/e2e/test_secrets.py \
-	tests/integration/test_kafka_changes_killed.py tests/integration/test_opensearch_sink.py tests/integration/test_postgres_killed.py tests/integration/test_split_publishing.py \
+	tests/integration/test_kafka_changes_killed.py tests/integration/test_opensearch_sink.py tests/integration/test_postgres_changes_killed.py tests/integration/test_postgres_killed.py tests/integration/test_split_publishing.py \
 	tests/platform/test_servers.py \
 	tests/spark/test_connect.py tests/spark/test_event_logs.py tests/spark/test_kafka_changes.py tests/spark/test_savepoints_on_minio.py tests/spark/test_seam.py tests/spark/test_sinks_kafka.py tests/spark/test_speculation.py \
 	tests/spark/test_standalone.py tests/spark/test_steps_kafka.py tests/unit/dashboard/test_page_rules.py \

@@ -69,6 +69,7 @@ class Run:
         """The log comes to what the table is."""
 
         async def same() -> bool:
+            await asyncio.sleep(1)  # looking at all of it takes as long as the job would need to go on
             return replayed(log_of(out)) == await asyncio.to_thread(table.rows)
 
         await self.until(same, "the log comes to the table")

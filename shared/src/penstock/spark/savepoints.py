@@ -17,7 +17,7 @@ from penstock.connectors.base import Source
 from penstock.errors import CorruptDataError, ExternalError, UsageError
 from penstock.graph.jobgraph import JobGraph, JobVertex
 from penstock.protocol.keygroups import key_group_range
-from penstock.protocol.manifests import Manifest
+from penstock.protocol.manifests import Manifest, decode_manifest, encode_manifest
 from penstock.protocol.messages import OperatorHandles, SubtaskSnapshot
 from penstock.savepoint.folder import SavepointPlace, handles_of, is_sealed, read_folder, seal_folder
 from penstock.savepoint.places import LocalPlace, place_of
@@ -238,8 +238,8 @@ def check_written(kept: KeptState) -> None:
 
 def _check_ours(place: SavepointPlace, manifest: Manifest) -> None:
     """Raise `UsageError` if a savepoint is there that is not that of this run, as it was decided here."""
-    found = read_folder(place)[0]
-    if found != msgspec.structs.replace(manifest, intervals={}):
+    found, stored = read_folder(place)[0], encode_manifest(msgspec.structs.replace(manifest, intervals={}))
+    if found != decode_manifest(stored, str(place)):  # which has the version that it was written in
         whose = "the same run, begun in another folder," if found.job == manifest.job else "another run"
         raise UsageError(
             f"--to-savepoint {place}: {whose} has left its savepoint there meanwhile, so this run has its results and no "
