@@ -15,9 +15,9 @@ from pathlib import Path
 
 import polars as pl
 
+from benchmarks.checkpoints import Checkpoints
 from penstock.adapters.directory.blobs import DirectoryBlobs
 from penstock.process_functions import KeyedProcess, ValueState
-from penstock.protocol.incremental import SnapshotChains
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifests import Manifest
 from penstock.state.declarations import declared_states, describe_states
@@ -25,7 +25,7 @@ from penstock.state.keyed_state import KeyCursor
 from penstock.task.keyed_states import keyed_backend
 from penstock.task.operator import OperatorContext, OperatorSnapshot
 from penstock.task.snapshot_objects import RestoreFolder
-from penstock.task.snapshots import FrozenSubtask, chains_of, restore_operator, upload
+from penstock.task.snapshots import restore_operator
 from penstock.types import INT64, Field, Schema
 
 GROUPS = 240
@@ -47,8 +47,7 @@ class State:
         self.folder = folder
         self.incremental = incremental
         self.blobs = DirectoryBlobs(folder / "blobs")
-        self.chains = SnapshotChains()
-        self.checkpoint = 0
+        self.checkpoints = Checkpoints(self.blobs, GROUPS)
         self.cursor = KeyCursor()
         context = OperatorContext(
             "op",
@@ -80,21 +79,12 @@ class State:
 
     async def take(self, *, canonical: bool = False) -> tuple[Manifest, int, float, float]:
         """A checkpoint: its manifest, bytes written, milliseconds of the freeze, seconds of the upload."""
-        self.checkpoint += 1
         began = time.perf_counter()
-        frozen = FrozenSubtask({"op": OperatorSnapshot(self.backend.freeze())}, 0, 0)
+        snapshot = OperatorSnapshot(self.backend.freeze())
         froze = time.perf_counter()
-        base = self.chains.base if self.incremental and not canonical else None
-        snapshot = await upload(frozen, f"c/{self.checkpoint}/", self.blobs, "fs", lambda: 0, base)
-        done = time.perf_counter()
-        self.chains.taken(self.checkpoint, chains_of(frozen, snapshot))
-        self.chains.completed(self.checkpoint)
-        written = snapshot.size_bytes if snapshot.written_bytes is None else snapshot.written_bytes
-        manifest = Manifest(
-            job="j", checkpoint=self.checkpoint, attempt="a", parallelism=1, max_parallelism=GROUPS,
-            subtasks={"v": {0: snapshot}}, operators={},
-        )  # fmt: skip
-        return manifest, written, 1_000 * (froze - began), done - froze
+        incremental = self.incremental and not canonical
+        manifest, written = await self.checkpoints.write(snapshot, incremental=incremental)
+        return manifest, written, 1_000 * (froze - began), time.perf_counter() - froze
 
 
 async def restored(before: State, manifest: Manifest) -> float:

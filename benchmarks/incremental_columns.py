@@ -15,6 +15,7 @@ from typing import cast
 import numpy as np
 import polars as pl
 
+from benchmarks.checkpoints import Checkpoints
 from penstock import Pipeline, col, tumbling
 from penstock.adapters.memory import MemoryBlobs
 from penstock.api.stream import Stream
@@ -22,12 +23,11 @@ from penstock.batches import EVENT_TIME
 from penstock.connectors import iterables
 from penstock.expressions import count
 from penstock.graph.logical import Node
-from penstock.protocol.incremental import SnapshotChains
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifests import Manifest
-from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot
+from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, RestoredState
 from penstock.task.operators import build_operator
-from penstock.task.snapshots import FrozenSubtask, chains_of, restore_operator, upload
+from penstock.task.snapshots import restore_operator
 from penstock.testing.harness import Collector
 
 GROUPS = 240
@@ -67,18 +67,17 @@ class Subtask:
     node: Node
     incremental: bool
     blobs: MemoryBlobs = field(default_factory=MemoryBlobs)
-    chains: SnapshotChains = field(default_factory=SnapshotChains)
-    checkpoint: int = 0
 
     def __post_init__(self) -> None:
         self.operator = self.opened(None)
+        self.checkpoints = Checkpoints(self.blobs, GROUPS)
 
-    def opened(self, restored: object) -> Operator:
+    def opened(self, restored: RestoredState | None) -> Operator:
         """Another one of them."""
         operator = build_operator(self.node)
         whole = KeyGroupRange(0, GROUPS)
         context = OperatorContext("op", 0, 1, GROUPS, whole, lambda: 0, incremental=self.incremental)
-        operator.open(context, restored)  # type: ignore[arg-type]
+        operator.open(context, restored)
         return operator
 
     def feed(self, keys: np.ndarray) -> float:
@@ -98,21 +97,11 @@ class Subtask:
 
     async def take(self) -> tuple[Manifest, int, float, float]:
         """A checkpoint: its manifest, bytes written, milliseconds of the freeze, CPU-seconds of writing it."""
-        self.checkpoint += 1
         began = time.perf_counter()
-        frozen = FrozenSubtask({"op": cast("OperatorSnapshot", self.operator.snapshot())}, 0, 0)
+        snapshot = cast("OperatorSnapshot", self.operator.snapshot())
         froze, worked = time.perf_counter(), time.process_time()
-        base = self.chains.base if self.incremental else None
-        snapshot = await upload(frozen, f"c/{self.checkpoint}/", self.blobs, "fs", lambda: 0, base)
-        cpu_s = time.process_time() - worked
-        self.chains.taken(self.checkpoint, chains_of(frozen, snapshot))
-        self.chains.completed(self.checkpoint)
-        written = snapshot.size_bytes if snapshot.written_bytes is None else snapshot.written_bytes
-        manifest = Manifest(
-            job="j", checkpoint=self.checkpoint, attempt="a", parallelism=1, max_parallelism=GROUPS,
-            subtasks={"v": {0: snapshot}}, operators={},
-        )  # fmt: skip
-        return manifest, written, 1_000 * (froze - began), cpu_s
+        manifest, written = await self.checkpoints.write(snapshot, incremental=self.incremental)
+        return manifest, written, 1_000 * (froze - began), time.process_time() - worked
 
     async def restored(self, manifest: Manifest) -> float:
         """CPU-seconds until another operator has the state."""
