@@ -22,6 +22,9 @@ HOME_OF_FLINK ?= flink
 COLUMNS := $(addprefix tests/unit/task/test_,changes.py final.py joins.py regular_joins.py running.py top_and_deduplicate.py top_changes.py \
 	windows.py)
 
+# What a process has compiled, the hundreds of processes that tests start need not compile again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help setup lock demo platform test acceptance lint docs sbom audit bench bench-kafka properties simulate chaos soak k8s flink clean
 
 help: ## Print the targets

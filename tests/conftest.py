@@ -52,7 +52,10 @@ class SharedPlatform:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tell the workers of this run which folder its servers use and whose end is theirs."""
+    """Tell the workers of this run which folder its servers use and whose end is theirs; import Penstock as users do."""
+    # pytest rewrites every module of a package that has a plugin for it. Where two threads import such modules at once,
+    # Python 3.11's counter of nested syntax trees may be wrong (SystemError: AST constructor recursion depth mismatch).
+    config.pluginmanager.rewrite_hook._must_rewrite.discard("penstock")
     if hasattr(config, "workerinput"):
         return
     from penstock.platform.processes import identify
