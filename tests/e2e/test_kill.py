@@ -25,6 +25,9 @@ SEED = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(
 MOMENTS = 30
 FOLDERS = 2
 """How many runs are killed side by side, so that the test uses both cores of a small machine."""
+BETWEEN = 5
+"""So many of them at least fall between a COMPLETE and its commit: where a busy machine lets the harness miss that time,
+it kills more often."""
 RATE = 10_000
 """Rows per second: 20,000 rows take two seconds."""
 INTERVAL = "40ms"
@@ -105,7 +108,7 @@ def kill_often(root: Path, seed: str, moments: int, expected: Counter[str]) -> T
     """Run, kill and resume in one folder after the other; every run that comes to its end must have the right rows."""
     rng = random.Random(seed)
     tally = Tally()
-    while tally.moments < moments:
+    while tally.moments < moments or (FOLDERS * tally.between < BETWEEN and tally.moments < 4 * moments):
         folder = root / f"{seed}-{tally.moments}"
         folder.mkdir()
         penstock = Command(folder)
@@ -142,7 +145,7 @@ def counted(command: Command) -> Counter[str]:
 
 @pytest.mark.timeout(600)
 def test_thirty_kills_change_nothing(tmp_path: Path, expected: Counter[str]) -> None:
-    """30 seeded kills, at least 10 after a COMPLETE, at least 5 between a COMPLETE and the commit of its files."""
+    """30 seeded kills, at least 10 after a COMPLETE, some between a COMPLETE and the commit of its files."""
     print(f"seed {SEED}: repeat with PENSTOCK_TEST_SEED={SEED}")
     with ThreadPoolExecutor(FOLDERS) as pool:
         each = MOMENTS // FOLDERS
@@ -154,7 +157,7 @@ def test_thirty_kills_change_nothing(tmp_path: Path, expected: Counter[str]) -> 
     print(f"{moments} kills, {after_complete} after a COMPLETE, {between} between a COMPLETE and its commit")
     assert moments >= MOMENTS
     assert after_complete >= 10, f"only {after_complete} of {moments} kills fell after a COMPLETE: the harness missed"
-    assert between >= 5, f"only {between} kills fell between a COMPLETE and the commit: the harness missed"
+    assert between >= BETWEEN, f"only {between} kills fell between a COMPLETE and the commit: the harness missed"
 
 
 def submitted(folder: Path) -> bool:
