@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,7 +16,7 @@ import polars as pl
 
 from penstock.state.freezes import Freeze, Freezes, FrozenAt, added
 from penstock.state.segments import encode_segments
-from penstock.state.sorted_runs import FrozenRun, Matches, Run, SortedRuns, TimedRows
+from penstock.state.sorted_runs import FrozenRun, Matches, Run, SortedRuns, TimedRows, merged
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 if TYPE_CHECKING:
@@ -25,12 +26,11 @@ if TYPE_CHECKING:
 
 COUNT: Final = "__count"
 """Int64: how often a row is there."""
-_HASH: Final = "__hash"
+_PLACE: Final = "__place"
 INDEX: Final = "__index"
 MIN_ORDER: Final = np.iinfo(np.int64).min
 
-_Count = Callable[[pl.DataFrame, Sequence[str], bool], pl.DataFrame]
-_Timed = Callable[[pl.DataFrame], TimedRows]
+_Fold = Callable[[Run, bool], Run]
 
 
 class CountedRows:
@@ -68,14 +68,14 @@ class CountedRows:
         self._until = until
         self._reached = MIN_WATERMARK
         self._folds = folds
-        self._runs = _CountedRuns(keys, self._counted, self._timed, self.freezes)
+        self._runs = _CountedRuns(keys, self._folded, self.freezes)
         self._none = pl.DataFrame(
             schema={INDEX: pl.Int64(), **types, **dict.fromkeys([*counts, *self._newest], pl.Int64())}
         )
 
     def add(self, rows: pl.DataFrame) -> None:
         """Add counts of rows."""
-        rows = self._counted(rows.select(*self._columns, *self._counts, *self._newest), [])
+        rows = rows.select(*self._columns, *self._counts, *self._newest)
         self._runs.add(self._timed(rows), self._runs.hashes(rows))
 
     def of(self, keys: pl.DataFrame) -> pl.DataFrame:
@@ -105,7 +105,10 @@ class CountedRows:
             run.rows.frame[places].with_columns(pl.Series(INDEX, asking, pl.Int64))
             for run, asking, places in self._kept(matches)
         ]
-        return self._counted(pl.concat(found).select(self._none.columns), [INDEX]) if found else self._none
+        if not found:
+            return self._none
+        rows = pl.concat(found).select(self._none.columns)
+        return counted(rows, [INDEX, *self._columns], self._counts, self._newest) if self._folds else rows
 
     def numbers(self, keys: pl.DataFrame) -> NDArray[np.int64]:
         """How many rows each of these keys has."""
@@ -128,8 +131,11 @@ class CountedRows:
 
     def all(self) -> pl.DataFrame:
         """All rows."""
-        rows = [run.rows().frame for run in self.freeze()]
-        return self._counted(pl.concat([self._none.drop(INDEX), *rows]), [])
+        if not self._runs.runs:
+            return self._none.drop(INDEX)
+        # From the newest, which is the smallest, so that most rows are moved once or twice.
+        run = reduce(lambda newer, older: merged(older, newer), reversed(self._runs.runs))
+        return self._folded(run.left(), False).rows.frame
 
     def clear(self) -> None:
         """Forget all rows."""
@@ -147,10 +153,27 @@ class CountedRows:
         runs = self.freeze()
         return FrozenCounts(runs, self.freezes.next(incremental=incremental), header, keys, max_parallelism)
 
-    def _counted(self, rows: pl.DataFrame, beside: Sequence[str], zeros: bool = False) -> pl.DataFrame:
+    def _folded(self, run: Run, zeros: bool) -> Run:
+        """With equal rows as one, which stands where the first of them did; without those that come to nothing."""
         if not self._folds:
-            return rows
-        return counted(rows, [*beside, *self._columns], self._counts, self._newest, zeros=zeros)
+            return run
+        frame, hashes = run.rows.frame, run.hashes
+        same = np.concatenate([[False], hashes[1:] == hashes[:-1], [False]])
+        shared = same[1:] | same[:-1]
+        left = ~shared
+        if shared.any():  # rows are equal only where their hashes are, and most hashes are of one row
+            places = np.flatnonzero(shared)
+            part = frame[places].with_columns(pl.Series(_PLACE, places))
+            firsts = counted(part, self._columns, self._counts, self._newest, zeros=True, first=[_PLACE])
+            places = firsts[_PLACE].to_numpy()
+            left[places] = True
+            added = [_replaced(frame[name], places, firsts[name]) for name in (*self._counts, *self._newest)]
+            frame = frame.with_columns(added)
+        if not zeros:
+            left &= np.any([frame[name].to_numpy() != 0 for name in self._counts], axis=0)
+        if left.all():
+            return run
+        return Run(self._timed(frame.filter(pl.Series(left))), hashes[left], run.window)
 
     def _timed(self, rows: pl.DataFrame) -> TimedRows:
         height = rows.height
@@ -177,35 +200,38 @@ class FrozenCounts(FrozenAt):
 
 def counted(
     rows: pl.DataFrame, columns: Sequence[str], counts: Sequence[str] = (COUNT,), newest: Sequence[str] = (), *,
-    zeros: bool = False,
+    zeros: bool = False, first: Sequence[str] = (),
 ) -> pl.DataFrame:  # fmt: skip
     """Each row once, without those whose counts come to nothing, unless these `zeros` are wanted, too."""
     sums = rows.group_by(columns, maintain_order=True).agg(
-        *(pl.col(name).sum() for name in counts), *(pl.col(name).max() for name in newest)
-    )
+        *(pl.col(name).sum() for name in counts), *(pl.col(name).max() for name in newest),
+        *(pl.col(name).first() for name in first),
+    )  # fmt: skip
     return sums if zeros else sums.filter(pl.any_horizontal(pl.col(name) != 0 for name in counts))
+
+
+def _replaced(column: pl.Series, places: NDArray[np.int64], values: pl.Series) -> pl.Series:
+    changed = column.to_numpy(writable=True)
+    changed[places] = values.to_numpy()
+    return pl.Series(column.name, changed)
 
 
 class _CountedRuns(SortedRuns):
     """Runs in which equal rows are one, and null is a key like others."""
 
-    def __init__(self, keys: Sequence[str], count: _Count, timed: _Timed, freezes: Freezes) -> None:
+    def __init__(self, keys: Sequence[str], fold: _Fold, freezes: Freezes) -> None:
         super().__init__(keys, freezes=freezes)
-        self._count = count
-        self._timed = timed
+        self._fold = fold
 
     def all_of(self, keys: pl.DataFrame) -> Iterator[Matches]:
         """All rows of these keys."""
-        hashes = self.hashes(keys)
-        for run in self.runs:
-            yield from self._pairs(keys, run, *run.span(hashes))
+        for run, begin, end in self._spans(self.hashes(keys)):
+            yield from self._pairs(keys, run, begin, end)
 
     def reaching(self, keys: pl.DataFrame, number: int) -> NDArray[np.int64]:
         """An order above which each key has few more rows than `number` in any run; `MIN_ORDER` if it has no more."""
-        hashes = self.hashes(keys)
         least = np.full(keys.height, MIN_ORDER)
-        for run in self.runs:
-            begin, end = run.span(hashes)
+        for run, begin, end in self._spans(self.hashes(keys)):
             more = np.flatnonzero(end - begin > number)
             least[more] = np.maximum(least[more], run.rows.moments[end[more] - number])
         return least
@@ -214,10 +240,12 @@ class _CountedRuns(SortedRuns):
         """The rows of these keys whose order is at least that."""
         return self.matches(keys, self.hashes(keys), least, np.full(keys.height, MAX_WATERMARK))
 
+    def _fresh(self, run: Run) -> Run:
+        return self._fold(run, False)
+
     def _thinned(self, run: Run, *, oldest: bool) -> Run:
         # A row that was taken back and came again is newer than what an older run says of it, though its count is 0.
-        rows = self._count(run.rows.frame.with_columns(pl.Series(_HASH, run.hashes)), [_HASH], not oldest)
-        return Run(self._timed(rows.drop(_HASH)), rows[_HASH].to_numpy(), run.window)
+        return self._fold(run, not oldest)
 
     def _same_keys(
         self, frame: pl.DataFrame, asking: NDArray[np.int64], run: Run, found: NDArray[np.int64]

@@ -179,9 +179,12 @@ class RegularJoinOperator(JoiningOperator):
             for rows in self._rows:
                 rows.forget(self._now_us)
         came = self._sides[number].came(canonical_keys(frame, self._schema.keys))
-        no_key = pl.any_horizontal(pl.col(name).is_null() for name in self._schema.keys.names)
-        parts = self._without_key(number, came.filter(no_key))
-        if (came := came.filter(~no_key)).height:
+        parts: list[_Part] = []
+        if any(came[name].null_count() for name in self._schema.keys.names):
+            no_key = pl.any_horizontal(pl.col(name).is_null() for name in self._schema.keys.names)
+            parts = self._without_key(number, came.filter(no_key))
+            came = came.filter(~no_key)
+        if came.height:
             parts += self._with_key(number, came)
         self._emit(parts, frame, output)
 
@@ -236,11 +239,13 @@ class RegularJoinOperator(JoiningOperator):
 
     def _met(self, number: int, came: pl.DataFrame, theirs: pl.DataFrame) -> _Part:
         """Pairs of rows that came with rows that were there."""
-        places = [
-            frame.select(INDEX, pl.int_range(pl.len()).alias(name)) for frame, name in ((came, "c"), (theirs, "t"))
-        ]
-        found = places[0].join(places[1], on=INDEX, maintain_order="left_right")
-        came, theirs = came[found["c"]], theirs[found["t"]]
+        index, there = came[INDEX].to_numpy(), theirs[INDEX].to_numpy()
+        by_key = np.argsort(there, kind="stable")
+        sizes = np.bincount(there, minlength=int(index.max(initial=-1)) + 1)
+        pairs = sizes[index]
+        first = (np.cumsum(sizes) - sizes)[index]
+        within = np.arange(pairs.sum()) - np.repeat(np.cumsum(pairs) - pairs, pairs)
+        came, theirs = came[np.repeat(np.arange(came.height), pairs)], theirs[by_key[np.repeat(first, pairs) + within]]
         times = came[_TIME].to_numpy()
         if EVENT_TIME in theirs.columns:
             times = np.maximum(times, theirs[EVENT_TIME].to_numpy())
