@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.task.operators.keyed_table import KeyedTable
+from penstock.state import row_store
+from penstock.state.deltas import REMOVED
+from penstock.state.segments import decode_segments
+from penstock.task.operators import keyed_table
+from penstock.task.operators.keyed_table import FrozenRows, KeyedTable
 from penstock.types import INT64, Field, Schema
 
 KEYS = Schema((Field("key", INT64),))
@@ -42,6 +48,104 @@ def test_lists_are_found_as_they_were_put(number: int, data: st.DataObject) -> N
     rows = pl.DataFrame({"all": pl.Series(lists, dtype=pl.List(inner))})
     table.put(range(len(lists)), rows)
     assert table.find(range(len(lists))).select("all").equals(rows)
+
+
+ROW_TYPES = {"n": pl.Int64(), "at": pl.Datetime("us", "UTC"), "some": pl.List(pl.String())}
+_KEYS = st.lists(st.integers(0, 12), max_size=8, unique=True)
+_STEPS = st.lists(
+    st.tuples(st.sampled_from(["put", "put", "remove", "freeze", "maintain", "clear"]), _KEYS), max_size=30
+)
+
+
+def rows_of(numbers: list[int]) -> pl.DataFrame:
+    at = [datetime.fromtimestamp(number, UTC) for number in numbers]
+    some = [[None, str(number)][: number % 3] if number % 5 else None for number in numbers]
+    return pl.DataFrame({"n": numbers, "at": at, "some": some}, schema=ROW_TYPES)
+
+
+def content_of(segments: Iterable[tuple[int, bytes]]) -> dict[int, int | None]:
+    """The number of each key in segments, None where a delta says that it was removed."""
+    found = dict[int, int | None]()
+    for _, _, rows in decode_segments(segments, "op", "test", KEYS):
+        removed = rows[REMOVED] if REMOVED in rows.columns else pl.repeat(False, rows.height, eager=True)
+        left = rows.filter(~removed)
+        assert left.select(*ROW_TYPES).equals(rows_of(left["n"].to_list()))
+        found.update(
+            zip(rows["key"], (None if gone else n for n, gone in zip(rows["n"], removed, strict=True)), strict=True)
+        )
+    return found
+
+
+@pytest.mark.parametrize("least", [1, 3, 100])
+@pytest.mark.parametrize("incremental", [False, True])
+@given(steps=_STEPS)
+def test_rows_are_found_however_many_were_put_at_once(
+    least: int, incremental: bool, steps: list[tuple[str, list[int]]]
+) -> None:
+    """Against a dictionary, as tuples and as columns, whatever a snapshot still reads, and in it, and in deltas."""
+    context = SimpleNamespace(incremental=incremental, max_parallelism=4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keyed_table, "_LEAST_STORED", least)
+        patch.setattr(row_store, "_LEAST_ROWS", 2)
+        patch.setattr(keyed_table, "_LEAST_UPKEEP", 2)
+        table, model, number = KeyedTable(KEYS, ROW_TYPES), dict[int, int](), 0
+        frozen: list[tuple[FrozenRows, dict[int, int]]] = []
+        for step, keys in steps:
+            if step == "put":
+                numbers = list(range(number, number + len(keys)))
+                number += len(keys)
+                table.put(keys, rows_of(numbers))
+                model.update(zip(keys, numbers, strict=True))
+            elif step == "remove":
+                table.remove(keys)
+                for key in keys:
+                    model.pop(key, None)
+            elif step == "freeze":
+                frozen.append((table.freeze({"kind": "test"}, cast("Any", context)), dict(model)))
+            elif step == "maintain":
+                if frozen:
+                    assert content_of(frozen[-1][0].segments()) == frozen[-1][1]
+                    frozen.pop()
+                table.maintain(0)
+            else:
+                table.clear()
+                model.clear()
+            asked = list(range(13))
+            found = table.find(asked)
+            assert found["__index"].to_list() == [key for key in asked if key in model]
+            assert found.select(*ROW_TYPES).equals(rows_of([model[key] for key in asked if key in model]))
+            assert set(table.all_keys()) == model.keys()
+        for rows, then in frozen:
+            assert content_of(rows.segments()) == then
+
+
+@pytest.mark.parametrize("least", [1, 3, 100])
+@given(steps=_STEPS)
+def test_deltas_add_up_however_many_were_put_at_once(least: int, steps: list[tuple[str, list[int]]]) -> None:
+    """What a full run has, and deltas behind it, are what the table has; rows are tuples, or columns."""
+    context = SimpleNamespace(incremental=True, max_parallelism=4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keyed_table, "_LEAST_STORED", least)
+        patch.setattr(row_store, "_LEAST_ROWS", 2)
+        table, written, window, number = KeyedTable(KEYS, ROW_TYPES), dict[int, int | None](), None, 0
+        for step, keys in steps:
+            if step == "put":
+                table.put(keys, rows_of(list(range(number, number + len(keys)))))
+                number += len(keys)
+            elif step == "remove":
+                table.remove(keys)
+            elif step == "freeze":
+                rows = table.freeze({"kind": "test"}, cast("Any", context))
+                if window is not None and rows.knows_since(window):
+                    written |= content_of(rows.delta(window))
+                else:
+                    written = content_of(rows.full())
+                window = rows.window
+                kept = {key: value for key, value in written.items() if value is not None}
+                found = table.find(range(13))
+                assert kept == dict(zip(found["__index"], found["n"], strict=True))
+            elif step == "maintain":
+                table.maintain(0)
 
 
 def test_a_column_of_lists_loads_no_pandas() -> None:

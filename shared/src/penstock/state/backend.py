@@ -15,8 +15,8 @@ What the values mean is `penstock.state.keyed_state`'s business, the bytes of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import pairwise, repeat
+from collections.abc import Callable, Iterator, Sequence
+from itertools import filterfalse, pairwise, repeat
 from typing import Any, Final
 
 from penstock.state.freezes import Freezes
@@ -62,19 +62,13 @@ class FrozenTable:
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         """Every key once, with its newest value."""
-        for index, layer in enumerate(self._layers):
-            newer = self._layers[:index]
-            for key, value in layer.items():
-                if value is not ABSENT and not any(key in above for above in newer):
-                    yield key, value
+        for key, value in _newest(self._layers):
+            if value is not ABSENT:
+                yield key, value
 
     def since(self, window: int) -> Iterator[tuple[Any, Any]]:
         """Every key that was written or removed behind that window once, with its newest value, or `ABSENT`."""
-        layers = [layer for layer, of in zip(self._layers, self._windows, strict=True) if of > window]
-        for index, layer in enumerate(layers):
-            for key, value in layer.items():
-                if not any(key in above for above in layers[:index]):
-                    yield key, value
+        yield from _newest([layer for layer, of in zip(self._layers, self._windows, strict=True) if of > window])
 
     def expired(self, key: Any) -> None:
         """Tell the table that the value of `key` is past its time to live."""
@@ -88,6 +82,15 @@ class FrozenTable:
     def __del__(self) -> None:
         # A checkpoint that is aborted before its upload never asks for the content.
         self._lease.out = False
+
+
+def _newest(layers: Sequence[Entries]) -> Iterator[tuple[Any, Any]]:
+    """Every key of the layers once, with what the newest has."""
+    for index, layer in enumerate(layers):
+        keys: Iterator[Any] = iter(layer)
+        for above in layers[:index]:
+            keys = filterfalse(above.__contains__, keys)
+        yield from ((key, layer[key]) for key in keys) if index else layer.items()
 
 
 class Table:

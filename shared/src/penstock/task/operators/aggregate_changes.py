@@ -93,8 +93,7 @@ class AggregateChangesOperator(Operator):
     def _keep(self, keys: Sequence[Any], after: pl.DataFrame) -> None:
         """A key whose rows are all gone is forgotten."""
         gone = after[self._sums.rows] == 0
-        for index in after.filter(gone)[INDEX]:
-            self._table.remove(keys[index])
+        self._table.remove([keys[index] for index in after.filter(gone)[INDEX]])
         left = after.filter(~gone)
         self._table.put([keys[index] for index in left[INDEX]], left)
 

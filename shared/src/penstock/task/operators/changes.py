@@ -49,8 +49,7 @@ class ChangesOperator(Operator):
         before = self._table.find(keys)
         after = rows.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(INDEX))
         if self._retracted is not None:
-            for key in key_values(rows.filter(self._retracted), self._keys):
-                self._table.remove(key)
+            self._table.remove(key_values(rows.filter(self._retracted), self._keys))
             after = after.filter(~pl.col(self._retracted))
         self._table.put([keys[index] for index in after[INDEX]], after)
         beside = rows.select(*self._keys.names, *self._hidden)

@@ -35,7 +35,7 @@ class DeduplicateOperator(Operator):
         self._event_time = node.event_time
         self._ttl = operation.ttl_us
         self._keys = source.schema.select(source.keys)
-        self._table = KeyedTable(self._keys, {_WRITTEN: pl.Int64(), _NEWEST: pl.Int64()})
+        self._table = KeyedTable(self._keys, {_WRITTEN: pl.Int64(), _NEWEST: pl.Int64()}, one_by_one=True)
         self._expiry = Expiry(self._ttl) if self._ttl is not None else None
         self._context: OperatorContext
 
@@ -92,7 +92,7 @@ class DeduplicateOperator(Operator):
         for key in self._expiry.due(now):
             row = self._table.get(key)
             if row is not None and row[0] + self._ttl <= now:
-                self._table.remove(key)
+                self._table.remove([key])
 
     # -- snapshots ------------------------------------------------------------------------------------------------------
 

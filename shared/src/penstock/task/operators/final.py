@@ -53,8 +53,7 @@ class FinalOperator(Operator):
         keys = key_values(rows, self._keys)
         self._table.put(keys, rows)
         if self._retracted is not None:
-            for key in key_values(rows.filter(pl.col(self._retracted)), self._keys):
-                self._table.remove(key)
+            self._table.remove(key_values(rows.filter(pl.col(self._retracted)), self._keys))
         self._table.maintain(len(keys))
 
     def advance(self, watermark: int, output: Output) -> None:

@@ -1,7 +1,9 @@
 """State of columns by key: one row of plain columns per key, looked up and written as frames.
 
-The rows live in a `Table`, so a batch costs what the keys it touches cost, however many there are, and a snapshot freezes
-in constant time. `Expiry` finds the rows that nobody has touched for long without looking at the others.
+The keys live in a `Table`, so a batch costs what the keys it touches cost, however many there are, and a snapshot freezes
+in constant time. Rows that come many at a time stay columns, in a `RowStore`, and the table has their ids; few are tuples
+in the table itself, which costs less for each batch. `Expiry` finds the rows that nobody has touched for long without
+looking at the others.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from penstock.state.backend import ABSENT, FrozenTable, Table
 from penstock.state.columns import key_frame, key_values
 from penstock.state.deltas import BY_ROW, REMOVED
 from penstock.state.freezes import BASE, EVERYTHING, Freeze, Freezes, FrozenAt
+from penstock.state.row_store import RowStore, RowView
 from penstock.state.segments import encode_segments
 from penstock.task.operator import OperatorContext
 from penstock.types import Schema
@@ -26,6 +29,8 @@ from penstock.types import Schema
 INDEX: Final = "__index"
 """Int64: which of the keys that were asked for a row belongs to."""
 _ROWS_PER_FRAME: Final = 65_536
+_LEAST_STORED: Final = 512
+"""So many rows at once, or more, stay columns."""
 _LEAST_UPKEEP: Final = 4_096
 _BUCKETS: Final = 8
 
@@ -33,44 +38,67 @@ _BUCKETS: Final = 8
 class KeyedTable:
     """Rows of the columns `types` by key."""
 
-    def __init__(self, keys: Schema, types: Mapping[str, pl.DataType]) -> None:
+    def __init__(self, keys: Schema, types: Mapping[str, pl.DataType], *, one_by_one: bool = False) -> None:
+        """How rows are kept.
+
+        Args:
+            keys: the key columns.
+            types: the columns of a row beside them.
+            one_by_one: rows are read by `get`, which finds tuples at once.
+        """
         self.keys = keys
         self.types = types
         self.freezes = Freezes()
         self._table = Table(freezes=self.freezes)
+        self._store = None if one_by_one or not types else RowStore(types)
 
-    def find(self, keys: Sequence[Any]) -> pl.DataFrame:
+    def find(self, keys: Iterable[Any]) -> pl.DataFrame:
         """The rows of those of these keys that have one, with `INDEX`: the place of the key among them."""
-        table = self._table
-        live = table.live
-        found = [live.get(key, ABSENT) for key in keys]
-        if table.layers:
-            found = [table.get(key) if row is ABSENT else row for key, row in zip(keys, found, strict=True)]
+        found = self._table.get_many(list(keys))
         known = [index for index, row in enumerate(found) if row is not ABSENT]
-        return pl.DataFrame(
-            [*_columns([found[index] for index in known], self.types), pl.Series(INDEX, known, pl.Int64)]
-        )
+        if len(known) < len(found):
+            found = [found[index] for index in known]
+        rows = _frame(found, self.types, self._view())
+        return pl.DataFrame([*rows.get_columns(), pl.Series(INDEX, known, pl.Int64)])
+
+    def _view(self) -> RowView | None:
+        return None if self._store is None else self._store.view()
 
     def get(self, key: Any) -> tuple[Any, ...] | None:
-        """The row of one key."""
+        """The row of one key, of a table that is read one by one."""
         row = self._table.get(key)
         return None if row is ABSENT else row
 
     def put(self, keys: Iterable[Any], rows: pl.DataFrame) -> None:
-        """Replace the rows of these keys, which are as many."""
-        self._table.live.update(zip(keys, _tuples([rows[name] for name in self.types], rows.height), strict=True))
+        """Replace the rows of these keys, each of which is there once."""
+        keys = list(keys)
+        self._delete_stored(keys)
+        if self._store is not None and rows.height >= _LEAST_STORED:
+            put: Iterable[Any] = self._store.append(rows.select(*self.types))
+        else:
+            put = _tuples([rows[name] for name in self.types], rows.height)
+        self._table.live.update(zip(keys, put, strict=True))
 
     def put_one(self, key: Any, row: tuple[Any, ...]) -> None:
-        """Replace the row of one key."""
+        """Replace the row of one key, of a table that is read one by one."""
         self._table.put(key, row)
 
-    def remove(self, key: Any) -> None:
-        """Forget a key."""
-        self._table.remove(key)
+    def remove(self, keys: Sequence[Any]) -> None:
+        """Forget keys."""
+        self._delete_stored(keys)
+        for key in keys:
+            self._table.remove(key)
+
+    def _delete_stored(self, keys: Sequence[Any]) -> None:
+        if self._store is not None and not self._store.empty:
+            ids = [row for row in self._table.get_many(list(keys)) if type(row) is int]
+            self._store.delete(np.array(ids, np.int64))
 
     def clear(self) -> None:
         """Forget all keys."""
         self._table = Table(freezes=self.freezes)
+        if self._store is not None:
+            self._store = RowStore(self.types)
         self.freezes.restart()
 
     def all_keys(self) -> list[Any]:
@@ -98,7 +126,8 @@ class KeyedTable:
         """
         frozen = self._table.freeze()
         freeze = self.freezes.next(incremental=context.incremental and beside is None)
-        return FrozenRows(frozen, freeze, self.keys, self.types, header, context.max_parallelism, beside or ())
+        max_parallelism = context.max_parallelism
+        return FrozenRows(frozen, self._view(), freeze, self.keys, self.types, header, max_parallelism, beside or ())
 
     def load(self, rows: pl.DataFrame) -> list[Any]:
         """Add the rows of a segment; returns their keys."""
@@ -111,11 +140,12 @@ class FrozenRows(FrozenAt):
     """The rows of a snapshot: an `IncrementalPart`. A delta has the rows of keys that changed, and which were removed."""
 
     def __init__(
-        self, frozen: FrozenTable, freeze: Freeze, keys: Schema, types: Mapping[str, pl.DataType],
+        self, frozen: FrozenTable, stored: RowView | None, freeze: Freeze, keys: Schema, types: Mapping[str, pl.DataType],
         header: Mapping[str, Any], max_parallelism: int, beside: Sequence[pl.DataFrame],
     ) -> None:  # fmt: skip
         self.freeze = freeze
         self._frozen = frozen
+        self._stored = stored
         self._keys = keys
         self._types = types
         self._header = header
@@ -139,14 +169,14 @@ class FrozenRows(FrozenAt):
         while chunk := list(islice(entries, _ROWS_PER_FRAME)):
             removed = [row is ABSENT for _, row in chunk]
             keys = key_frame([key for key, _ in chunk], self._keys)
-            rows = _columns([nothing if row is ABSENT else row for _, row in chunk], self._types)
-            yield keys.hstack([*rows, pl.Series(REMOVED, removed, pl.Boolean)])
+            rows = _frame([nothing if row is ABSENT else row for _, row in chunk], self._types, self._stored)
+            yield keys.hstack([*rows.get_columns(), pl.Series(REMOVED, removed, pl.Boolean)])
 
     def _frames(self) -> Iterator[pl.DataFrame]:
         entries = iter(self._frozen)
         while chunk := list(islice(entries, _ROWS_PER_FRAME)):
             keys = key_frame([key for key, _ in chunk], self._keys)
-            yield keys.hstack(_columns([row for _, row in chunk], self._types))
+            yield keys.hstack(_frame([row for _, row in chunk], self._types, self._stored).get_columns())
 
 
 class Expiry:
@@ -172,8 +202,22 @@ class Expiry:
         return [key for step in sorted(over) for key in self._touched.pop(step)]
 
 
-def _columns(rows: list[tuple[Any, ...]], types: Mapping[str, pl.DataType]) -> list[pl.Series]:
-    return [_column(name, list(map(itemgetter(index), rows)), kind) for index, (name, kind) in enumerate(types.items())]
+def _frame(rows: list[Any], types: Mapping[str, pl.DataType], stored: RowView | None) -> pl.DataFrame:
+    """A frame of rows that are tuples, or ids of stored rows."""
+    if stored is None or int not in (kinds := set(map(type, rows))):
+        return _of_tuples(rows, types)
+    if len(kinds) == 1:
+        return stored.rows(np.array(rows, np.int64))
+    places = [[index for index, row in enumerate(rows) if (type(row) is int) == there] for there in (True, False)]
+    ids, tuples = ([rows[index] for index in some] for some in places)
+    both = pl.concat([stored.rows(np.array(ids, np.int64)), _of_tuples(tuples, types)])
+    return both[np.argsort(np.concatenate(places))]
+
+
+def _of_tuples(rows: list[tuple[Any, ...]], types: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    return pl.DataFrame(
+        [_column(name, list(map(itemgetter(index), rows)), kind) for index, (name, kind) in enumerate(types.items())]
+    )
 
 
 def _column(name: str, values: list[Any], kind: pl.DataType) -> pl.Series:

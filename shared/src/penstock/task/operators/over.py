@@ -45,7 +45,7 @@ class OverOperator(Operator):
         self._keys = source.schema.select(source.keys)
         self._by = list(self._keys.names)
         self._late = LateRows(node)
-        self._table = KeyedTable(self._keys, self._plan.types)
+        self._table = KeyedTable(self._keys, self._plan.types, one_by_one=self._plan.reaches_back)
         self._expiry = Expiry(self._plan.operation.within_us or 0) if self._plan.reaches_back else None
         self._pending: list[pl.DataFrame] = []
         self._earliest = MAX_WATERMARK
@@ -149,8 +149,7 @@ class OverOperator(Operator):
         keys = self._table.all_keys()
         before = self._table.find(keys).rename({INDEX: KEY})
         rows, _ = self._plan.look_ahead(None, before, self._before_end + 1)
-        for key in keys:
-            self._table.remove(key)
+        self._table.remove(keys)
         self._emit(rows, output)
 
     def _forget(self, reached: int) -> None:
@@ -162,7 +161,7 @@ class OverOperator(Operator):
             if row is None or not self._plan.is_spent(row, reached):
                 continue
             if self._plan.forgets:
-                self._table.remove(key)
+                self._table.remove([key])
             else:
                 self._table.put_one(key, self._plan.emptied(row))
 
