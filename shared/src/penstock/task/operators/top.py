@@ -7,6 +7,7 @@ when it came there depends on batches.
 
 from __future__ import annotations
 
+from itertools import compress
 from typing import Final, cast
 
 import polars as pl
@@ -73,18 +74,34 @@ class TopOperator(Operator):
         rows = rows.with_columns(pl.col(_PLACE).first().over(by).alias(INDEX))
         touched = rows.filter(pl.col(_PLACE) == pl.col(INDEX))
         keys = key_values(touched, self._keys)
+        found = self._table.find(keys)
+        found = found.with_columns(touched[INDEX].gather(found[INDEX]).alias(INDEX))
+        rows = self._hopeful(rows, found)
+        if not rows.height:
+            return
+        changing = touched[INDEX].is_in(rows[INDEX].unique().implode())
+        if not changing.all():
+            touched, keys = touched.filter(changing), list(compress(keys, changing))
+            found = found.filter(found[INDEX].is_in(touched[INDEX].implode()))
         fresh = rows.select(INDEX, pl.lit(None, pl.Int64).alias(_BEFORE), _BY, *self._others)
-        ranked = self._best(pl.concat([self._kept(keys, touched[INDEX]), fresh]))
+        ranked = self._best(pl.concat([self._kept(found), fresh]))
         stored = [pl.col(_BY), *(pl.col(name).alias(f"{_STORED}{name}") for name in self._others)]
         self._table.put(keys, ranked.group_by(INDEX, maintain_order=True).agg(stored))
         self._send(ranked, touched, output)
         self._table.maintain(len(keys))
 
-    def _kept(self, keys: list[object], indices: pl.Series) -> pl.DataFrame:
+    def _hopeful(self, rows: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
+        """The rows that are not behind `n` kept ones of their key; a kept one that is as good came before."""
+        full = found.filter(pl.col(_BY).list.len() == self._n)
+        last = rows.select(INDEX).join(
+            full.select(INDEX, pl.col(_BY).list.last()), on=INDEX, how="left", maintain_order="left"
+        )[_BY]
+        worse = rows[_BY] <= last if self._descending else rows[_BY] >= last
+        return rows.filter(~worse.fill_null(False))
+
+    def _kept(self, found: pl.DataFrame) -> pl.DataFrame:
         """The best rows so far of these keys, best first."""
-        found = self._table.find(keys)
-        lists = list(self._table.types)
-        kept = found.with_columns(indices.gather(found[INDEX]).alias(INDEX)).explode(lists)
+        kept = found.explode(list(self._table.types))
         ranks = pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(INDEX).alias(_BEFORE)
         return kept.select(INDEX, ranks, _BY, *(pl.col(f"{_STORED}{name}").alias(name) for name in self._others))
 
