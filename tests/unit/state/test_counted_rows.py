@@ -67,6 +67,20 @@ def test_rows_count_as_often_as_they_were_added_less_those_taken_back(
                 assert row["newest"] <= newest[row["key"], row["value"]]
 
 
+@given(batches=_BATCHES)
+def test_the_newest_of_equal_rows_is_kept(batches: list[list[tuple[Row, int, int]]]) -> None:
+    """In each run and over all of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sorted_runs, "_LEAST_ROWS", 2)
+        rows, newest = CountedRows(["key"], _TYPES, newest="newest"), dict[Row, int]()
+        for batch in batches:
+            rows.add(frame_of([(row, 1, came) for row, _, came in batch]))
+            for row, _, came in batch:
+                newest[row] = max(came, newest.get(row, 0))
+            found = rows.all()
+            assert dict(zip(zip(found["key"], found["value"], strict=True), found["newest"], strict=True)) == newest
+
+
 def test_rows_that_came_to_nothing_take_no_room() -> None:
     """They are forgotten with the merge that brings both together, or within their batch."""
     rows = CountedRows(["key"], _TYPES, newest="newest")

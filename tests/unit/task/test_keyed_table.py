@@ -115,6 +115,9 @@ def test_rows_are_found_however_many_were_put_at_once(
             assert found["__index"].to_list() == [key for key in asked if key in model]
             assert found.select(*ROW_TYPES).equals(rows_of([model[key] for key in asked if key in model]))
             assert set(table.all_keys()) == model.keys()
+            stored = table._store
+            assert stored is not None
+            assert stored.height <= max(2, 2 * len(model))
         for rows, then in frozen:
             assert content_of(rows.segments()) == then
 

@@ -18,6 +18,7 @@ from penstock.api.update_streams import UpsertStream
 from penstock.batches import EVENT_TIME
 from penstock.connectors import iterables, kafka
 from penstock.graph.logical import RETRACTED, Materialize, Mode, Node, RegularJoin
+from penstock.state import sorted_runs
 from penstock.testing.harness import OperatorHarness, input_node
 from penstock.types import BOOLEAN, FLOAT64, INT64, STRING, Field, ListType, MapType, Schema, row_class
 
@@ -324,3 +325,19 @@ def test_a_sink_with_another_key_has_the_row_that_holds():
     placed.write(kafka.Sink("all", key="id"))
     verbs = [node.verb for node in p.plan]
     assert verbs.count("materialize") == 1
+
+
+def test_rows_of_a_key_that_lie_in_several_runs_all_meet(monkeypatch):
+    """Each right row is beside all left rows of its key, whichever batch these came in."""
+    monkeypatch.setattr(sorted_runs, "_LEAST_ROWS", 1)
+    harness = OperatorHarness(join_node("inner", ("append", "append"), event_time=False), max_parallelism=GROUPS)
+    left, pairs = [], []
+    for height in (24, 9, 3):  # so unlike that they are not merged
+        rows = [("abc"[number % 3], (len(left) + number,), 0.0) for number in range(height)]
+        left += rows
+        harness.frame(frame_of(rows, 0, "append", [0] * height), 0)
+    harness.frame(frame_of([((("k", number),), key) for number, key in enumerate("cab")], 1, "append", [0] * 3), 1)
+    for number, key in enumerate("cab"):
+        pairs += [(key, list(tags), {"k": number}) for own, tags, _ in left if own == key]
+    found = [(row["key"], row["tags"], dict(row["many"])) for row in harness.output()]
+    assert sorted(found, key=repr) == sorted(pairs, key=repr)

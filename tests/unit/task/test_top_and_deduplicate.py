@@ -14,6 +14,7 @@ from penstock.api.over import top_schema
 from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.expressions import col
 from penstock.graph.logical import Deduplicate, Node, Top
+from penstock.task.operators import top
 from penstock.testing.harness import OperatorHarness, input_node
 from penstock.types import FLOAT64, STRING, Field, Schema, row_class
 
@@ -51,10 +52,13 @@ def play(node, steps):
 
 
 @settings(max_examples=40, deadline=None)
+@pytest.mark.parametrize("least", [1, 1_024], ids=["sifted", "all ranked"])
 @given(steps=histories(st.integers(0, 100)), n=st.integers(1, 4), descending=st.booleans())
-def test_the_ranks_come_to_those_of_all_rows(steps, n, descending):
+def test_the_ranks_come_to_those_of_all_rows(least, steps, n, descending):
     """Many rows are equal in what orders them: the earlier one is the better one."""
-    sent, fed = play(top_node(n, col("value") % 7, descending), steps)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(top, "_LEAST_SIFTED", least)
+        sent, fed = play(top_node(n, col("value") % 7, descending), steps)
     standing = {(row["key"], row["rank"]): row["value"] for row in sent}
     expected = {}
     for key in {row[0] for row in fed}:
@@ -75,8 +79,10 @@ def test_only_ranks_that_changed_are_sent():
     ]  # fmt: skip
 
 
-def test_null_and_nan_are_behind_everything():
+@pytest.mark.parametrize("least", [1, 1_024], ids=["sifted", "all ranked"])
+def test_null_and_nan_are_behind_everything(least, monkeypatch):
     """Whichever end is the best."""
+    monkeypatch.setattr(top, "_LEAST_SIFTED", least)
     schema = Schema((Field("key", STRING, nullable=True), Field("x", FLOAT64, nullable=True)))
     for descending, expected in ((True, [2.0, 1.0]), (False, [1.0, 2.0])):
         harness = OperatorHarness(top_node(3, col("x"), descending, schema))

@@ -1,8 +1,8 @@
 """`top` on a keyed stream: the best rows of every key so far, with their rank: Flink's AppendOnlyTopNFunction.
 
-A key keeps its best rows as one row of lists, best first. A batch is ranked together with those of the keys that it
-touches, and the ranks where another row stands now are sent. A row keeps its own event time, whichever rank it comes to:
-when it came there depends on batches.
+A key keeps its best rows as one row of lists, best first. Rows of a batch that are not behind all of these are ranked
+together with them, and the ranks where another row stands now are sent. A row keeps its own event time, whichever rank it
+comes to: when it came there depends on batches.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ _BEFORE: Final = "__before"
 """Int64: the rank that a row had; null for those of the batch."""
 _PLACE: Final = "__place"
 _STORED: Final = "__top_"
+_LEAST_SIFTED: Final = 1_024
+"""Of so many rows or more those are left out first that cannot be among the best. Fewer are ranked in less time."""
 
 
 class TopOperator(Operator):
@@ -75,12 +77,13 @@ class TopOperator(Operator):
         touched = rows.filter(pl.col(_PLACE) == pl.col(INDEX))
         keys = key_values(touched, self._keys)
         found = self._table.find(keys)
+        self._table.maintain(len(keys))
         found = found.with_columns(touched[INDEX].gather(found[INDEX]).alias(INDEX))
-        rows = self._hopeful(rows, found)
-        if not rows.height:
-            return
-        changing = touched[INDEX].is_in(rows[INDEX].unique().implode())
-        if not changing.all():
+        if rows.height >= _LEAST_SIFTED:
+            rows = self._hopeful(rows, found)
+            if not rows.height:
+                return
+            changing = touched[INDEX].is_in(rows[INDEX].unique().implode())
             touched, keys = touched.filter(changing), list(compress(keys, changing))
             found = found.filter(found[INDEX].is_in(touched[INDEX].implode()))
         fresh = rows.select(INDEX, pl.lit(None, pl.Int64).alias(_BEFORE), _BY, *self._others)
@@ -88,7 +91,6 @@ class TopOperator(Operator):
         stored = [pl.col(_BY), *(pl.col(name).alias(f"{_STORED}{name}") for name in self._others)]
         self._table.put(keys, ranked.group_by(INDEX, maintain_order=True).agg(stored))
         self._send(ranked, touched, output)
-        self._table.maintain(len(keys))
 
     def _hopeful(self, rows: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
         """The rows that are not behind `n` kept ones of their key; a kept one that is as good came before."""
