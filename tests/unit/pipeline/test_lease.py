@@ -19,7 +19,8 @@ from penstock_pipeline.lease import LEASE, Holder, Lease
 CLOCK = SystemClock()
 ME = identify(os.getpid())
 assert ME is not None
-HOLDER = Holder("one", "here", ME)
+HOLDER = Holder("one", "here", ME, "this namespace")
+GONE = Holder("gone", "here", ProcessId(os.getpid(), "long ago"), "this namespace")
 
 
 @pytest.fixture(autouse=True)
@@ -46,13 +47,26 @@ async def test_a_second_service_is_refused_while_the_first_lives() -> None:
 
 
 async def test_a_dead_one_is_not_waited_for_where_its_death_can_be_seen() -> None:
-    """On the same machine at once, from another one when the lease is over."""
-    dead = replaced(name="dead", process=ProcessId(os.getpid(), "long ago"))
-    for host in ("here", "there"):
+    """In the same PID namespace at once, from another one when the lease is over."""
+    for elsewhere in (False, True):
         metadata = MemoryMetadata(CLOCK)
-        await metadata.acquire(LEASE, msgspec.json.encode(dead), 400 if host == "there" else 3_600_000)
+        await metadata.acquire(LEASE, msgspec.json.encode(GONE), 400 if elsewhere else 3_600_000)
         async with asyncio.timeout(10):
-            await Lease(metadata, CLOCK, replaced(host=host)).take()
+            await Lease(metadata, CLOCK, replaced(pid_namespace="another" if elsewhere else "this namespace")).take()
+
+
+@pytest.mark.parametrize("namespace", ["another", ""])
+async def test_a_service_in_another_container_is_not_dead_because_its_process_cannot_be_seen_here(
+    namespace: str,
+) -> None:
+    """A pod that is cut off, whose host name another one has by now, or a service of an earlier version: its lease runs
+    out before anybody takes it."""
+    metadata = MemoryMetadata(CLOCK)
+    held = msgspec.json.encode(msgspec.structs.replace(GONE, pid_namespace=namespace))
+    await metadata.acquire(LEASE, held, 3_600_000)
+    with pytest.raises(UsageError, match="on here is the pipeline service of this cluster already"):
+        await Lease(metadata, CLOCK, replaced(name="two")).take()
+    assert await metadata.get(LEASE) == held
 
 
 async def test_a_lost_lease_is_taken_again_unless_another_one_has_it() -> None:

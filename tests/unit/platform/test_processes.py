@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator
@@ -19,6 +21,7 @@ from penstock.platform.processes import (
     is_alive,
     kill,
     marked,
+    pid_namespace,
     send,
     spawn,
     tail,
@@ -156,3 +159,14 @@ async def test_a_process_is_known_where_there_is_no_proc(
     assert not is_alive(ProcessId(process.pid, "1.5"))
     await kill(process)
     assert identify(process.pid) is None
+
+
+def test_processes_that_see_each_other_agree_on_their_namespace(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where there are no namespaces the machine's name is what they share."""
+    asked = "from penstock.platform.processes import pid_namespace; print(pid_namespace())"
+    other = subprocess.run([sys.executable, "-c", asked], check=True, capture_output=True, text=True).stdout.strip()
+    assert pid_namespace() == other != socket.gethostname()
+    monkeypatch.setattr(processes, "_PROC", tmp_path / "nowhere")
+    assert pid_namespace() == socket.gethostname()

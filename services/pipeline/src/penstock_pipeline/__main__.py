@@ -17,7 +17,7 @@ from penstock.adapters.directory.claim import claimed
 from penstock.adapters.system_clock import SystemClock
 from penstock.coordination.retrying_ports import RetryingBlobs, RetryingLog, retry_until_done
 from penstock.errors import UsageError
-from penstock.platform.processes import ProcessId, identify
+from penstock.platform.processes import ProcessId, identify, pid_namespace
 from penstock.protocol.requests import RunOptions
 from penstock.runs.run_store import RunStore
 from penstock.runs.schedule_store import ScheduleStore
@@ -115,7 +115,7 @@ async def _serve(settings: ClusterSettings, options: PipelineOptions, children: 
         )  # fmt: skip
         app = health_app(readiness, lambda: pipeline_samples(service, clock.now_us()))
         async with http_server(app, options.http):
-            lease = Lease(metadata, clock, Holder(name, host, _this_process()))
+            lease = Lease(metadata, clock, Holder(name, host, _this_process(), pid_namespace()))
             await lease.take()
             async with asyncio.TaskGroup() as group:
                 group.create_task(lease.keep())

@@ -29,6 +29,8 @@ class Holder(msgspec.Struct, frozen=True):
     name: str
     host: str
     process: ProcessId
+    pid_namespace: str = ""
+    """Where that process can be seen; empty of a service that did not say so yet."""
 
 
 class Lease:
@@ -92,7 +94,8 @@ class Lease:
         )
 
     def _is_dead(self, holder: Holder) -> bool:
-        return holder.host == self._holder.host and not is_alive(holder.process)
+        """Not by the host's name: a pod that is cut off lives on while another one has come under its name."""
+        return holder.pid_namespace == self._holder.pid_namespace and not is_alive(holder.process)
 
 
 def _decoded(value: bytes | None) -> Holder | None:

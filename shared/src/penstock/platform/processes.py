@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -51,6 +52,15 @@ def is_alive(process: ProcessId) -> bool:
         _bury(process.pid)
         return False
     return True
+
+
+def pid_namespace() -> str:
+    """What tells where numbers of processes have been seen: on Linux the boot and the PID namespace, of which every
+    container has its own, also one that has the host name of a former one; on other systems the machine's name."""
+    try:
+        return f"{_boot()}:{os.readlink(_PROC / 'self/ns/pid')}"
+    except OSError:
+        return socket.gethostname()
 
 
 def await_stopped(process: ProcessId, deadline_s: float = 1.0) -> None:
