@@ -10,6 +10,7 @@ import dataclasses
 import os
 import random
 import shutil
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,11 +21,11 @@ import pytest
 
 from penstock.protocol.keygroups import key_group_range
 from penstock.protocol.manifests import Manifest
-from penstock.protocol.messages import SubtaskSnapshot
+from penstock.protocol.messages import Handle, SubtaskSnapshot
 from penstock.savepoint.places import LocalPlace
 from penstock.savepoint.segments import segments_of
 from penstock.spark import untouched
-from penstock.spark.state import Keeping, Restoring, SavedState, kept_runs
+from penstock.spark.state import ADOPTED_AT_ONCE, Keeping, Restoring, SavedState, kept_runs
 from penstock.spark.untouched import Asked, Untouched
 from penstock.state import deltas
 from penstock.state.keyed_backend import EVENT_TIMERS, PROCESSING_TIMERS
@@ -186,6 +187,26 @@ class Mortal(LocalPlace):
         super().adopt(name, former, key)
 
 
+class Slow(LocalPlace):
+    """A place that has no object of another one before it was asked for so many at once."""
+
+    def __init__(self, folder: Path, together: int) -> None:
+        super().__init__(folder)
+        object.__setattr__(self, "meeting", threading.Barrier(together))
+        object.__setattr__(self, "at_once", [0, 0])
+        object.__setattr__(self, "counting", threading.Lock())
+
+    def adopt(self, name: str, former: Any, key: str) -> None:
+        at_once: list[int] = self.__dict__["at_once"]
+        with self.__dict__["counting"]:
+            at_once[0] += 1
+            at_once[1] = max(at_once)
+        self.__dict__["meeting"].wait(30)
+        super().adopt(name, former, key)
+        with self.__dict__["counting"]:
+            at_once[0] -= 1
+
+
 def snapshot(written: list[tuple[int, bytes]]) -> OperatorSnapshot:
     part: Any = SimpleNamespace(segments=lambda: written)
     return OperatorSnapshot(keyed=part)
@@ -284,6 +305,25 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {
         Restoring, "runs", lambda it, operator, owned: it._parts[operator][0].runs if operator in it._parts else (),
     ),
 }  # fmt: skip
+
+
+def test_objects_of_the_former_savepoint_are_had_several_at_a_time(tmp_path: Path) -> None:
+    """In the order of their runs, and never more than a store can be asked for."""
+    former, many = LocalPlace(tmp_path / "1"), 2 * ADOPTED_AT_ONCE
+    handles: list[Handle] = []
+    for number in range(many):
+        former.put(f"objects/{number}", b"%d" % number)
+        handles.append(Handle(f"objects/{number}", "", 1, {number: (0, 1)}))
+    keeping = Keeping(str(tmp_path / "2"), "a-0")
+    place = Slow(tmp_path / "2", ADOPTED_AT_ONCE)
+    keeping._place = place
+    keeping.build_on("op", (tuple(handles[:3]), tuple(handles[3:])), former)
+    chain: Any = SimpleNamespace(operators={"op": SimpleNamespace(operator=SimpleNamespace(snapshot=OperatorSnapshot))})
+    keeping.keep(chain)
+    runs = keeping.snapshot(0, {}).operators["op"].runs
+    assert [place.read(handle.key) for run in runs for handle in run] == [b"%d" % number for number in range(many)]
+    assert [len(run) for run in runs] == [3, many - 3]
+    assert place.__dict__["at_once"][1] == ADOPTED_AT_ONCE
 
 
 @pytest.mark.parametrize("name", MUTANTS)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -39,6 +40,8 @@ from penstock.times import MAX_WATERMARK
 
 OBJECTS: Final = "objects"
 """The folder of state objects in the folder of a savepoint."""
+ADOPTED_AT_ONCE: Final = 8
+"""So many objects of a former savepoint a task has the store copy at a time: it waits for answers, not for bytes."""
 
 
 @dataclass(frozen=True)
@@ -277,15 +280,27 @@ class Keeping:
     def _with_objects(self, operator: str, part: OperatorHandles) -> OperatorHandles:
         own = self._finished.get(operator, [])
         named, numbers = self._named.get(operator, ()), itertools.count(len(own))
-        runs = [[self._adopted(handle, self._key(operator, next(numbers))) for handle in run] for run in named]
+        parts = [(handle, self._key(operator, next(numbers))) for run in named for handle in run]
+        adopted = iter(self._adopted(parts))
+        runs = [list(itertools.islice(adopted, len(run))) for run in named]
         if own or not runs:
             runs.append(own)
         return part.with_runs(runs) if len(runs) > 1 else part.with_parts(runs[0])
 
-    def _adopted(self, handle: Handle, key: str) -> Handle:
-        assert self._former is not None
-        self._place.adopt(key, self._former, handle.key)
-        return msgspec.structs.replace(handle, key=key)
+    def _adopted(self, parts: list[tuple[Handle, str]]) -> list[Handle]:
+        """Objects of the former savepoint, each under a key of this one, several at a time."""
+        if not parts:
+            return []
+        former, place = self._former, self._place
+        assert former is not None
+
+        def adopt(part: tuple[Handle, str]) -> Handle:
+            handle, key = part
+            place.adopt(key, former, handle.key)
+            return msgspec.structs.replace(handle, key=key)
+
+        with ThreadPoolExecutor(min(ADOPTED_AT_ONCE, len(parts))) as threads:
+            return list(threads.map(adopt, parts))
 
     def _key(self, operator: str, number: int) -> str:
         return object_key(f"{OBJECTS}/{self._prefix}-{safe_name(operator)}.state", number)
