@@ -8,6 +8,7 @@ volumes is needed (`<node>:/tmp/<namespace>-pipeline`, whose files stay there).
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any, Final
@@ -16,8 +17,9 @@ from tests.acceptance.orders import expected, windows
 from tests.k8s.trial import ORDERS, RELEASE, ROOT, SERVERS, Trial, TrialError, TrialOverError
 
 EXAMPLES: Final = ROOT / "examples"
-MORE: Final = 60_000
+MORE: Final = 400_000
 MORE_RATE: Final = 250
+REST_RATE: Final = 5_000
 SMALL: Final = (
     "pipeline.enabled=true", "pipeline.executors.memory=768m", "pipeline.executors.memoryOverhead=768m",
     r"pipeline.conf.spark\.kubernetes\.executor\.request\.cores=100m",  # a trial's node may be a small one
@@ -174,15 +176,11 @@ class SparkTrial(Trial):
         self.compare(expected(ORDERS, closed=False), "slow")
 
     def steps(self) -> None:
-        """A job in steps, fed all the time, loses the same, and its pod moves; it goes on and ends behind a step."""
-        bounded = ("--param", f"rows={MORE}", "--param", f"rate={MORE_RATE}", "--param", "orders=more")
-        self.penstock("submit", str(EXAMPLES / "orders_feed.py"), "--detach", "--checkpoint-interval", "2s", *bounded)
+        """A job in steps, fed all the time, loses the same, and its pod moves; it ends behind a step, and submitted again
+        it goes on with what is still to be fed, which comes at once."""
+        self._feed(MORE_RATE)
         self.wait(lambda: self.jobs().get("orders-feed") == "RUNNING", "the feed runs")
-        Path("steps.py").write_text((EXAMPLES / "orders.py").read_text().replace('"orders")', '"steps")', 1))
-        parameters = ("--param", "orders=more", "--param", "spent=steps")
-        self.penstock(
-            "submit", "steps.py", "--engine", "spark", "--every", "3s", "--run-id", "steps", "--detach", *parameters
-        )
+        self._begin_steps()
         self._goes_on(1)
         self.lose("executor")
         self._goes_on(1)
@@ -190,12 +188,35 @@ class SparkTrial(Trial):
         self._goes_on(2)
         self.lose("pipeline", "--wait=true")
         self._goes_on(3)
+        ended = self._stop_steps()
+        self.penstock("stop", "orders-feed")
+        self._feed(REST_RATE, "--from-savepoint", "orders-feed")
+        self._begin_steps()
         self.compare(expected(MORE), "steps")
-        said = self.penstock("stop", "steps")
-        if "ended behind step" not in said or "savepoint: " not in said:
+        if self._stop_steps() <= ended:
+            raise TrialError(f"the job in steps, submitted again, did not go on behind step {ended}")
+
+    def _begin_steps(self) -> None:
+        """Submit the job in steps, always by the same id."""
+        Path("steps.py").write_text((EXAMPLES / "orders.py").read_text().replace('"orders")', '"steps")', 1))
+        options = ("--engine", "spark", "--every", "3s", "--run-id", "steps", "--detach")
+        self.penstock("submit", "steps.py", *options, "--param", "orders=more", "--param", "spent=steps")
+
+    def _stop_steps(self) -> int:
+        """End the job in steps, behind a step, whose number is returned; it has a savepoint."""
+        said = self.penstock("stop", "steps").strip()
+        found = re.search(r"ended behind step (\d+); savepoint: \S+", said)
+        if found is None:
             raise TrialError(f"the job in steps should end behind a step, with a savepoint: {said}")
-        self.say(said.strip())
+        self.say(said)
         self.wait(lambda: not self.pods("executor"), "executors are gone")
+        return int(found[1])
+
+    def _feed(self, rate: int, *options: str) -> None:
+        """Feed the job in steps so many orders a second; slower than all of its stages take, it never runs out."""
+        bounded = ("--param", f"rows={MORE}", "--param", f"rate={rate}", "--param", "orders=more")
+        command = ("submit", str(EXAMPLES / "orders_feed.py"), "--detach", "--checkpoint-interval", "2s")
+        self.penstock(*command, *options, *bounded)
 
     def _goes_on(self, attempts: int) -> None:
         """Until it has done another two steps: the first may have been done before."""
