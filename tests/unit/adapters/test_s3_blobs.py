@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
+from obstore.store import S3Store
 
 from penstock.adapters import s3_blobs
-from penstock.adapters.s3_blobs import S3Blobs
+from penstock.adapters.s3_blobs import ObjectBlobs, S3Blobs
 from penstock.errors import ExternalError
 from penstock.ports import BlobExistsError, BlobNotFoundError
 from penstock.settings import Secret, StoreSettings
@@ -137,3 +139,17 @@ async def test_a_failing_store_is_unknown_within_a_bound(store: Store, monkeypat
         with pytest.raises(ExternalError, match=r"may or may not.*store\.endpoint"):
             await asyncio.wait_for(operation, 30)
     assert len(store.asked) > 2
+
+
+async def test_without_keys_it_says_that_there_are_none(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client then asks the machine, which is no machine of AWS; what it was told there helps nobody."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    store.answer = lambda _method, _path: (403, "")
+    here = f"http://127.0.0.1:{store.port}"
+    client = S3Store("b", endpoint=here, region="r", metadata_endpoint=here, client_options={"allow_http": True})
+    with pytest.raises(
+        ExternalError, match=r"object k \(there\): there are no keys, .*; set the settings store.access_key"
+    ):
+        await ObjectBlobs(client, "", "there").get("k")
+    assert store.asked == ["PUT"]

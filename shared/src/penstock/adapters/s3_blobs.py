@@ -38,6 +38,8 @@ _CREATE_TRIES: Final = 3
 _UNTRUSTED: Final = re.compile(r"InvalidCertificate\(\s*(\w+)")
 _REFUSED: Final = re.compile("SignatureDoesNotMatch|InvalidAccessKeyId|AccessDenied")
 """Answers that the client has no class of errors for in every operation."""
+_NO_KEYS: Final = re.compile("/latest/api/token|/latest/meta-data/")
+"""The client asks the machine's own service for keys, which only machines of AWS have, where nobody has given it any."""
 _REASON: Final = re.compile(r"<Code>(.*?)</Code><Message>(.*?)</Message>", re.DOTALL)
 
 
@@ -178,6 +180,11 @@ class ObjectBlobs:
         known = self._advice
         if isinstance(error, UnauthenticatedError | PermissionDeniedError) or _REFUSED.search(str(error)):
             advice = f"check {known.credentials} and what that user may do"
+        elif _NO_KEYS.search(str(error)):
+            return ExternalError(
+                f"object {path} ({self._where}): there are no keys, and this machine is given none: {_reason(error)}; "
+                f"set {known.credentials}"
+            )
         elif "NoSuchBucket" in str(error):
             advice = f"create the bucket or correct {known.bucket}"
         elif _UNTRUSTED.search(str(error)):
