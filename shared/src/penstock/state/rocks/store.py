@@ -178,7 +178,7 @@ def _before(end: bytes) -> ReadOptions:
 
 
 def _options() -> Any:
-    from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options
+    from rocksdict import BlockBasedIndexType, BlockBasedOptions, Cache, DBCompressionType, Options
 
     if not _shared:
         _shared.append(Cache(_BLOCK_CACHE_BYTES))
@@ -188,6 +188,11 @@ def _options() -> Any:
     # Otherwise index and filters of every file stay in memory beside the cache: 12 MB per 10 M keys.
     blocks.set_cache_index_and_filter_blocks(True)
     blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    # In pieces: whole ones of a file with a million keys are larger than what a shard of the cache holds, so that every
+    # look-up would read them anew (Flink: state.backend.rocksdb.memory.partitioned-index-filters).
+    blocks.set_index_type(BlockBasedIndexType.two_level_index_search())
+    blocks.set_partition_filters(True)
+    blocks.set_pin_top_level_index_and_filter(True)
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_block_based_table_factory(blocks)
