@@ -98,8 +98,8 @@ class Pipeline(DeclaredPipeline):
             at_least_once: do not align barriers; all sinks become at-least-once.
             restart: what follows a failure, such as `"fixed-delay:3:1s"`; none by default: the error is raised here.
             state_backend: where keyed state is. `fs`: in memory, its snapshots in files of `directory`. `memory`: so too,
-                with the snapshots in the checkpoint's metadata (small state only). `rocksdb`: the state of process
-                functions on the local disk behind a cache (needs penstock[rocksdb]).
+                with the snapshots in the checkpoint's metadata (small state only). `rocksdb`: that of process
+                functions and of rows by key of aggregates on the local disk behind a cache (needs penstock[rocksdb]).
             incremental_checkpoints: a checkpoint stores what has changed since an earlier one: of state in columns, and
                 with `rocksdb` of process functions; not with `memory`.
             durable: survive a power loss; without it only the death of the process.

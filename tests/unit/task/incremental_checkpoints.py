@@ -1,4 +1,5 @@
-"""A plugin of pytest: operators' tests once more, with snapshots that have only what came since an earlier one.
+"""A plugin of pytest: operators' tests once more, with snapshots that have only what came since an earlier one, and with
+what the backend `rocksdb` has on disk there for every second operator.
 
 Checkpoints are taken behind batches, become COMPLETE at once, later, or never, or are not written at all; what an
 operator begins with is put together from the objects of the newest one. What is expected is what the tests say anyway::
@@ -9,10 +10,12 @@ operator begins with is put together from the objects of the newest one. What is
 from __future__ import annotations
 
 import asyncio
-import functools
+import itertools
 import random
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -120,13 +123,19 @@ def incremental_checkpoints() -> Iterator[None]:
 
         return write
 
-    freeze_whole = OperatorHarness.freeze
-    with pytest.MonkeyPatch.context() as patch:
+    freeze_whole, numbers = OperatorHarness.freeze, itertools.count()
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+
+        def context_of(**options: Any) -> operator.OperatorContext:
+            place = Path(folder) if next(numbers) % 2 else None
+            return context_class(**{"incremental": True, "local_state": place, **options})
+
+        context_class = operator.OperatorContext
         patch.setattr(OperatorHarness, "frame", frame)
         patch.setattr(OperatorHarness, "freeze", freeze)
         patch.setattr(window_panes, "_RAW_ROWS", 2)  # rows are grouped, and partials merged, all the time
         patch.setattr(sorted_runs, "_LEAST_ROWS", 2)
         patch.setattr(Chain, "is_heavy", property(lambda chain: len(chain.runs) > MOST_DELTAS))
-        patch.setattr(operator, "OperatorContext", functools.partial(operator.OperatorContext, incremental=True))
+        patch.setattr(operator, "OperatorContext", context_of)
         yield
     assert deltas, "no snapshot had a delta"

@@ -242,7 +242,7 @@ def test_what_no_frame_reaches_back_to_is_forgotten(columns, left):
     assert len(table.all_keys()) == 1
     harness.watermark(40)
     assert len(table.all_keys()) == left
-    assert all(value in ([], 2) for key in table.all_keys() for value in table.get(key))
+    assert all(value in ([], 2) for row in table.rows(table.all_keys()) for value in row)
 
 
 def test_a_snapshot_of_other_columns_is_refused():

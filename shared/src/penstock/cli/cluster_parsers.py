@@ -99,7 +99,7 @@ def _add_submit(commands: Commands) -> None:
         choices=("fs", "memory", "rocksdb"),
         default="fs",
         help="fs: state in memory, snapshots in the store; memory: small ones in the checkpoint's metadata; rocksdb: "
-        "state of process functions on the local disk of the task managers (fs)",
+        "state of process functions and running aggregates on the local disk of the task managers (fs)",
     )
     parser.add_argument(
         "--incremental-checkpoints",

@@ -167,7 +167,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         choices=("fs", "memory", "rocksdb"),
         default="fs",
         help="fs: state in memory, snapshots in DIR; memory: small ones in the checkpoint's metadata; rocksdb: state of "
-        "process functions on the local disk (fs)",
+        "process functions and running aggregates on the local disk (fs)",
     )
     parser.add_argument(
         "--incremental-checkpoints",

@@ -15,7 +15,7 @@ What the values mean is `penstock.state.keyed_state`'s business, the bytes of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import filterfalse, pairwise, repeat
 from typing import Any, Final
 
@@ -55,6 +55,9 @@ class FrozenTable:
 
     __slots__ = ("_layers", "_lease", "_windows")
 
+    by_key_group: Final = False
+    """Whether keys come in the order of their key groups."""
+
     def __init__(self, layers: tuple[Entries, ...], windows: tuple[int, ...], lease: Lease) -> None:
         self._layers = layers
         self._windows = windows
@@ -65,6 +68,10 @@ class FrozenTable:
         for key, value in _newest(self._layers):
             if value is not ABSENT:
                 yield key, value
+
+    def knows_since(self, window: int) -> bool:
+        """Whether `since` can tell: always, of a window that `Freeze` knows."""
+        return True
 
     def since(self, window: int) -> Iterator[tuple[Any, Any]]:
         """Every key that was written or removed behind that window once, with its newest value, or `ABSENT`."""
@@ -120,7 +127,7 @@ class Table:
         value = self.live.get(key, ABSENT)
         return self.find(key) if value is ABSENT else value
 
-    def get_many(self, keys: list[Any]) -> list[Any]:
+    def get_many(self, keys: Sequence[Any]) -> list[Any]:
         """The value of each key, or `ABSENT`; of values that cannot be changed in place."""
         if not self.layers:
             return list(map(self.live.get, keys, repeat(ABSENT)))
@@ -152,12 +159,31 @@ class Table:
         """Set the value of `key`."""
         self.live[key] = value
 
+    def put_many(self, keys: Iterable[Any], values: Iterable[Any]) -> None:
+        """Set the values of these keys, which are as many."""
+        self.live.update(zip(keys, values, strict=True))
+
     def remove(self, key: Any) -> None:
         """Remove `key` if it is there."""
         if self.layers:
             self.live[key] = ABSENT
         else:
             self.live.pop(key, None)
+
+    def all_keys(self) -> list[Any]:
+        """The keys that have a value."""
+        frozen = self.freeze()
+        try:
+            return [key for key, _ in frozen]
+        finally:
+            frozen.release()
+
+    def clear(self) -> None:
+        """Forget all keys."""
+        self.live, self.layers, self._windows = {}, [], []
+
+    def close(self) -> None:
+        """Nothing is held beside the process."""
 
     def size_bound(self) -> int:
         """At least the number of keys."""

@@ -155,7 +155,7 @@ class CountedRows:
 
     def _folded(self, run: Run, zeros: bool) -> Run:
         """With equal rows as one, which stands where the first of them did; without those that come to nothing."""
-        if not self._folds:
+        if not self._folds or not run.rows.height:
             return run
         frame, hashes = run.rows.frame, run.hashes
         same = np.concatenate([[False], hashes[1:] == hashes[:-1], [False]])

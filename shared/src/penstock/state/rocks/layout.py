@@ -39,6 +39,7 @@ from penstock.types import (
 EVENT_SLOT: Final = 0
 PROCESSING_SLOT: Final = 1
 FIRST_STATE_SLOT: Final = 2
+GROUP_BYTES: Final = 2
 HEADER_BYTES: Final = 4
 """Key group and slot."""
 END: Final = b"\xff\xff"
@@ -64,6 +65,10 @@ class Places:
         hint: Any = hints[0] if len(hints) == 1 else tuple[tuple(hints)]  # pyright: ignore[reportInvalidTypeArguments]
         self._decode = msgspec.msgpack.Decoder(hint).decode
         self._floats = any(kind in FLOATS for kind in self._kinds)
+
+    def __contains__(self, key: Any) -> bool:
+        """Whether it is remembered where this key stands."""
+        return key in self._known
 
     def learn(self, frame: pl.DataFrame, keys: list[Any]) -> None:
         """Compute the key groups of the key columns' rows at once: one by one it takes much longer."""

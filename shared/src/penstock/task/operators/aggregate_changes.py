@@ -55,6 +55,7 @@ class AggregateChangesOperator(Operator):
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._context = context
+        self._table.open(self._operator, context)
         if restored is not None:
             self._restore(restored)
 
@@ -102,6 +103,9 @@ class AggregateChangesOperator(Operator):
     def _header(self) -> dict[str, Any]:
         kept = [] if self._others is None else schema_to_json(self._others.kept)
         return {"kind": _KIND, "partials": self._sums.describe(), "rows": kept}
+
+    def close(self) -> None:
+        self._table.close()
 
     def snapshot(self) -> OperatorSnapshot | None:
         beside = None if self._others is None else self._others.freeze()

@@ -39,6 +39,7 @@ class ChangesOperator(Operator):
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._context = context
+        self._table.open(self._operator, context)
         if restored is not None:
             for _, _, rows in decode_segments(restored.keyed, self._operator, _KIND, self._keys):
                 self._table.load(canonical_keys(rows, self._keys))
@@ -57,6 +58,9 @@ class ChangesOperator(Operator):
         if changed.height:
             output.rows(changed.select(*self._names, *self._hidden))
         self._table.maintain(len(keys))
+
+    def close(self) -> None:
+        self._table.close()
 
     def snapshot(self) -> OperatorSnapshot | None:
         return OperatorSnapshot(keyed=self._table.freeze({"kind": _KIND}, self._context))

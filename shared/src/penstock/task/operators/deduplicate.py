@@ -41,6 +41,7 @@ class DeduplicateOperator(Operator):
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._context = context
+        self._table.open(self._operator, context)
         if restored is not None:
             self._restore(restored)
 
@@ -61,8 +62,8 @@ class DeduplicateOperator(Operator):
         time = pl.col(EVENT_TIME) if self._event_time else pl.lit(0, pl.Int64)
         marked = rows.with_columns(pl.lit(now, pl.Int64).alias(_WRITTEN), time.alias(_NEWEST))
         keys = key_values(rows, self._keys)
-        times = marked[_NEWEST].to_list()
-        new = [self._is_new(key, time, now) for key, time in zip(keys, times, strict=True)]
+        before = zip(self._table.rows(keys), marked[_NEWEST].to_list(), strict=True)
+        new = [self._is_new(row, time, now) for row, time in before]
         written = [key for key, is_new in zip(keys, new, strict=True) if is_new]
         chosen = pl.Series(new, dtype=pl.Boolean)
         self._table.put(written, marked.filter(chosen))
@@ -79,8 +80,7 @@ class DeduplicateOperator(Operator):
         last = pl.col(_PLACE).sort_by(EVENT_TIME, maintain_order=True).last().over(self._keys.names)
         return rows.with_columns(place).filter(pl.col(_PLACE) == last).drop(_PLACE)
 
-    def _is_new(self, key: Any, time: int, now: int) -> bool:
-        row = self._table.get(key)
+    def _is_new(self, row: tuple[Any, ...] | None, time: int, now: int) -> bool:
         if row is None or (self._ttl is not None and row[0] + self._ttl <= now):
             return True
         return self._keep == "last" and time >= row[1]
@@ -89,12 +89,15 @@ class DeduplicateOperator(Operator):
         """Drop the keys whose time to live is over."""
         if self._expiry is None or self._ttl is None:
             return
-        for key in self._expiry.due(now):
-            row = self._table.get(key)
+        due = self._expiry.due(now)
+        for key, row in zip(due, self._table.rows(due), strict=True):
             if row is not None and row[0] + self._ttl <= now:
                 self._table.remove([key])
 
     # -- snapshots ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        self._table.close()
 
     def snapshot(self) -> OperatorSnapshot | None:
         return OperatorSnapshot(keyed=self._table.freeze({"kind": _KIND}, self._context))

@@ -43,6 +43,7 @@ class FinalOperator(Operator):
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._context = context
+        self._table.open(self._operator, context)
         if restored is not None:
             for _, _, rows in decode_segments(restored.keyed, self._operator, _KIND, self._keys):
                 self._table.load(canonical_keys(rows, self._keys))
@@ -68,6 +69,9 @@ class FinalOperator(Operator):
         for begin in range(0, rows.height, _ROWS_PER_FRAME):
             output.rows(rows.slice(begin, _ROWS_PER_FRAME).select(self._names))
         output.watermark(watermark)
+
+    def close(self) -> None:
+        self._table.close()
 
     def snapshot(self) -> OperatorSnapshot | None:
         return OperatorSnapshot(keyed=self._table.freeze({"kind": _KIND}, self._context))

@@ -57,6 +57,7 @@ class OverOperator(Operator):
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._context = context
+        self._table.open(self._operator, context)
         self._watermarks = GroupWatermarks(context, self._by, restored)
         self._before_end = self._watermarks.highest
         if restored is not None:
@@ -156,8 +157,8 @@ class OverOperator(Operator):
         """Drop what no frame will reach back to any more, of keys that no row came for."""
         if self._expiry is None:
             return
-        for key in self._expiry.due(reached):
-            row = self._table.get(key)
+        due = self._expiry.due(reached)
+        for key, row in zip(due, self._table.rows(due), strict=True):
             if row is None or not self._plan.is_spent(row, reached):
                 continue
             if self._plan.forgets:
@@ -166,6 +167,9 @@ class OverOperator(Operator):
                 self._table.put_one(key, self._plan.emptied(row))
 
     # -- snapshots ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        self._table.close()
 
     def snapshot(self) -> OperatorSnapshot | None:
         pending = [frame for frame in (self._due, *self._pending) if frame.height]

@@ -48,6 +48,7 @@ class RunningAggregateOperator(Operator):
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._context = context
+        self._table.open(self._operator, context)
         if restored is not None:
             self._restore(restored)
 
@@ -79,6 +80,9 @@ class RunningAggregateOperator(Operator):
         both = [old, new.hstack([pl.Series(INDEX, range(new.height), pl.Int64)])]
         merged = self._partials.merge(both, [INDEX], ordered=True)  # those that were known first
         return (merged if old.height == new.height else merged.sort(INDEX))[self._partials.names]
+
+    def close(self) -> None:
+        self._table.close()
 
     def snapshot(self) -> OperatorSnapshot | None:
         header = {"kind": _KIND, "partials": self._partials.describe()}

@@ -56,6 +56,7 @@ class TopOperator(Operator):
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._context = context
+        self._table.open(self._operator, context)
         if restored is not None:
             for _, _, rows in decode_segments(restored.keyed, self._operator, _KIND, self._keys):
                 self._table.load(canonical_keys(rows, self._keys))
@@ -118,6 +119,9 @@ class TopOperator(Operator):
         beside = touched.select(INDEX, *self._keys.names)
         changed = changed.join(beside, on=INDEX, how="left", maintain_order="left")
         output.rows(changed.select(self._names))
+
+    def close(self) -> None:
+        self._table.close()
 
     def snapshot(self) -> OperatorSnapshot | None:
         return OperatorSnapshot(keyed=self._table.freeze({"kind": _KIND}, self._context))

@@ -1,0 +1,169 @@
+"""Rows by key in a database on the local disk: what `penstock.state.backend.Table` is in memory.
+
+Rows that a batch reads or writes are held as Python objects until they are many; what it has written stands in the
+database when it is over. The bytes of rows there are Python's own, since nobody else ever reads them: snapshots are
+columns, the same on every backend.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.state.backend import ABSENT
+from penstock.state.columns import key_frame
+from penstock.state.rocks.changed import ChangedKeys, ClosedWindows
+from penstock.state.rocks.layout import END, GROUP_BYTES, Places
+from penstock.state.rocks.store import Changes, FrozenEntries, Pairs, RocksStore
+from penstock.types import Schema
+
+_MOST_HELD_BYTES: Final = 64 << 20
+"""What an operator holds in memory after a batch at most, about."""
+_BESIDE_BYTES: Final = 256
+"""What a row takes in memory besides its bytes in the database, about."""
+_ROWS_AT_ONCE: Final = 65_536
+
+
+class FrozenRocksTable:
+    """The content of a table at the moment of `freeze`. Readable from any thread until `release`."""
+
+    by_key_group: Final = True
+
+    def __init__(self, places: Places, pairs: Pairs, entries: FrozenEntries, changed: ClosedWindows | None) -> None:
+        self._places = places
+        self._pairs = pairs
+        self._entries: FrozenEntries | None = entries
+        self._changed = changed
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        """Every key once, with its row."""
+        for place, data in self._pairs:
+            yield self._key(place), pickle.loads(data)
+
+    def knows_since(self, window: int) -> bool:
+        """Whether all is known that was changed since that freeze."""
+        return self._changed is not None and self._changed.known_from <= window
+
+    def since(self, window: int) -> Iterator[tuple[Any, Any]]:
+        """Every key that was written or removed behind that window once, with its row, or `ABSENT`."""
+        assert self._changed is not None
+        assert self._entries is not None
+        for place in self._changed.since(window):
+            data = self._entries.get(place)
+            yield self._key(place), ABSENT if data is None else pickle.loads(data)
+
+    def _key(self, place: bytes) -> Any:
+        return self._places.decode(place[GROUP_BYTES:])
+
+    def release(self) -> None:
+        """The snapshot is written or given up."""
+        self._pairs, self._entries = iter(()), None
+
+
+class RocksTable:
+    """A dictionary of rows on the local disk that is frozen in constant time.
+
+    Args:
+        operator: whose rows they are, for messages.
+        keys: the key columns.
+        max_parallelism: number of key groups.
+        root: the folder in which the database has its folder.
+        incremental: whether a snapshot can tell what has changed between two of them.
+
+    Raises:
+        UsageError: `rocksdict` is not installed.
+        ExternalError: the folder cannot be used.
+    """
+
+    def __init__(self, operator: str, keys: Schema, max_parallelism: int, root: Path, *, incremental: bool) -> None:
+        self._keys = keys
+        self._places = Places(keys, max_parallelism)
+        self._store = RocksStore(operator, root)
+        self._changed = ChangedKeys() if incremental else None
+        self._held: dict[Any, Any] = {}
+        """Row or `ABSENT` by key."""
+        self._held_bytes = 0
+        self._written: dict[Any, None] = {}
+        """Keys whose row in the database is an older one."""
+
+    def get_many(self, keys: Sequence[Any]) -> list[Any]:
+        """The row of each key, or `ABSENT`."""
+        held = self._held
+        unknown = [key for key in keys if key not in held]
+        self._learn(unknown)
+        get, place = self._store.get, self._place
+        for key in unknown:
+            data = get(place(key))
+            held[key] = ABSENT if data is None else pickle.loads(data)
+            self._held_bytes += _BESIDE_BYTES + len(data or b"")
+        return [held[key] for key in keys]
+
+    def put_many(self, keys: Iterable[Any], rows: Iterable[Any]) -> None:
+        """Set the rows of these keys, which are as many."""
+        written = dict(zip(keys, rows, strict=True))
+        self._held.update(written)
+        self._written.update(dict.fromkeys(written))
+
+    def remove(self, key: Any) -> None:
+        """Remove a key if it is there."""
+        self._held[key] = ABSENT
+        self._written[key] = None
+
+    def all_keys(self) -> list[Any]:
+        """The keys that have a row."""
+        self._flush()
+        return [self._places.decode(place[GROUP_BYTES:]) for place, _ in self._store.scan(b"", END)]
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._written.clear()
+        self._held.clear()
+        stored = self._store.scan(b"", END)
+        while removed := {place: None for place, _ in islice(stored, _ROWS_AT_ONCE)}:
+            self._write(removed)
+
+    def maintain(self, budget: int) -> None:
+        """A batch is over: write what it has changed."""
+        self._flush()
+        if self._held_bytes > _MOST_HELD_BYTES:
+            self._held, self._held_bytes = {}, 0
+
+    def freeze(self) -> FrozenRocksTable:
+        """The content as it is now, for another thread to read; later changes do not touch it."""
+        self._flush()
+        changed = None if self._changed is None else self._changed.close()
+        return FrozenRocksTable(self._places, self._store.frozen(), self._store.frozen_entries(), changed)
+
+    def close(self) -> None:
+        """Give back the disk."""
+        self._store.close()
+
+    def _flush(self) -> None:
+        if not self._written:
+            return
+        self._learn(self._written)
+        changes: dict[bytes, bytes | None] = {}
+        for key in self._written:
+            row = self._held[key]
+            data = None if row is ABSENT else pickle.dumps(row, pickle.HIGHEST_PROTOCOL)
+            changes[self._place(key)] = data
+            self._held_bytes += _BESIDE_BYTES + len(data or b"")
+        self._written.clear()
+        self._write(changes)
+
+    def _write(self, changes: Changes) -> None:
+        self._store.write(changes)
+        if self._changed is not None:
+            self._changed.note(changes)
+
+    def _learn(self, keys: Iterable[Any]) -> None:
+        unknown = [key for key in keys if key not in self._places]
+        if unknown:
+            self._places.learn(key_frame(unknown, self._keys), unknown)
+
+    def _place(self, key: Any) -> bytes:
+        group, data = self._places.of(key)
+        return group + data
