@@ -72,14 +72,18 @@ class Places:
 
     def learn(self, frame: pl.DataFrame, keys: list[Any]) -> None:
         """Compute the key groups of the key columns' rows at once: one by one it takes much longer."""
+        self.forget_if_many()
         known = self._known
-        if len(known) > _MOST_PLACES:
-            known.clear()
         groups = key_groups(frame, frame.columns, self._max_parallelism).to_list()
         encode = self._encode
         for key, group in zip(keys, groups, strict=True):
             if key not in known:
                 known[key] = (group.to_bytes(2), encode(key))
+
+    def forget_if_many(self) -> None:
+        """Make room for those that come next."""
+        if len(self._known) > _MOST_PLACES:
+            self._known.clear()
 
     def of(self, key: Any) -> Place:
         """Where a key stands; raises the `UserCodeError` of `NO_KEY`."""

@@ -160,6 +160,7 @@ class RocksTable:
             self._changed.note(changes)
 
     def _learn(self, keys: Iterable[Any]) -> None:
+        self._places.forget_if_many()
         unknown = [key for key in keys if key not in self._places]
         if unknown:
             self._places.learn(key_frame(unknown, self._keys), unknown)
