@@ -24,7 +24,7 @@ from penstock.state.segments import decode_segments
 from penstock.task.operator import OperatorContext
 from penstock.task.operators import keyed_table
 from penstock.task.operators.keyed_table import INDEX, FrozenRows, KeyedTable
-from penstock.types import FLOAT64, INT64, STRING, TIMESTAMP, Field, Schema
+from penstock.types import FLOAT64, INT64, NULL, STRING, TIMESTAMP, Field, Schema
 
 MAX_PARALLELISM = 16
 KEY_SCHEMAS = {
@@ -35,6 +35,7 @@ KEY_SCHEMAS = {
         Schema((Field("key", TIMESTAMP),)),
         st.integers(0, 5).map(lambda n: datetime(2026, 1, 1 + n, tzinfo=UTC)),
     ),
+    "nothing": (Schema((Field("key", NULL, nullable=True),)), st.none()),
     "both": (
         Schema((Field("key", INT64, nullable=True), Field("town", STRING))),
         st.tuples(st.none() | st.integers(0, 3), st.sampled_from("ab")),

@@ -29,6 +29,7 @@ from penstock.types import (
     DURATION,
     FLOATS,
     INTEGERS,
+    NULL,
     STRING,
     TIMESTAMP,
     DataType,
@@ -116,7 +117,8 @@ def _python_type(kind: DataType) -> Any:
     if isinstance(kind, DecimalType):
         return Decimal
     others: dict[DataType, Any] = {
-        BOOLEAN: bool, STRING: str, BINARY: bytes, DATE: date, TIMESTAMP: datetime, DURATION: timedelta
+        BOOLEAN: bool, STRING: str, BINARY: bytes, DATE: date, TIMESTAMP: datetime, DURATION: timedelta,
+        NULL: type(None),
     }  # fmt: skip
     return others[kind]
 

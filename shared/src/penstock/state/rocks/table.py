@@ -85,7 +85,8 @@ class RocksTable:
         self._changed = ChangedKeys() if incremental else None
         self._held: dict[Any, Any] = {}
         """Row or `ABSENT` by key."""
-        self._held_bytes = 0
+        self._rows = self._bytes = 0
+        """Read and written so far: how large a row is, about."""
         self._written: dict[Any, None] = {}
         """Keys whose row in the database is an older one."""
 
@@ -98,7 +99,7 @@ class RocksTable:
         for key in unknown:
             data = get(place(key))
             held[key] = ABSENT if data is None else pickle.loads(data)
-            self._held_bytes += _BESIDE_BYTES + len(data or b"")
+            self._count(data)
         return [held[key] for key in keys]
 
     def put_many(self, keys: Iterable[Any], rows: Iterable[Any]) -> None:
@@ -128,8 +129,8 @@ class RocksTable:
     def maintain(self, budget: int) -> None:
         """A batch is over: write what it has changed."""
         self._flush()
-        if self._held_bytes > _MOST_HELD_BYTES:
-            self._held, self._held_bytes = {}, 0
+        if self._rows and len(self._held) * (_BESIDE_BYTES + self._bytes / self._rows) > _MOST_HELD_BYTES:
+            self._held = {}
 
     def freeze(self) -> FrozenRocksTable:
         """The content as it is now, for another thread to read; later changes do not touch it."""
@@ -150,9 +151,13 @@ class RocksTable:
             row = self._held[key]
             data = None if row is ABSENT else pickle.dumps(row, pickle.HIGHEST_PROTOCOL)
             changes[self._place(key)] = data
-            self._held_bytes += _BESIDE_BYTES + len(data or b"")
+            self._count(data)
         self._written.clear()
         self._write(changes)
+
+    def _count(self, data: bytes | None) -> None:
+        self._rows += 1
+        self._bytes += len(data or b"")
 
     def _write(self, changes: Changes) -> None:
         self._store.write(changes)

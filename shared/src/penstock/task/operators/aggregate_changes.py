@@ -55,7 +55,7 @@ class AggregateChangesOperator(Operator):
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._context = context
-        self._table.open(self._operator, context)
+        self._table.open(self._operator, context, has_deltas=self._others is None)
         if restored is not None:
             self._restore(restored)
 

@@ -54,15 +54,18 @@ class KeyedTable:
         self._table: Table | RocksTable = Table(freezes=self.freezes)
         self._store = None if one_by_one or not types else RowStore(types)
 
-    def open(self, operator: str, context: OperatorContext) -> None:
-        """Called once, before any row is there: the rows live where the context says."""
+    def open(self, operator: str, context: OperatorContext, *, has_deltas: bool = True) -> None:
+        """Called once, before any row is there: the rows live where the context says.
+
+        Args:
+            operator: whose rows they are, for messages.
+            context: the operator's.
+            has_deltas: whether it freezes without other frames beside the rows.
+        """
         if context.local_state is not None:
-            self._table, self._store = (
-                RocksTable(
-                    operator, self.keys, context.max_parallelism, context.local_state, incremental=context.incremental
-                ),
-                None,
-            )
+            incremental = context.incremental and has_deltas
+            place = (context.max_parallelism, context.local_state)
+            self._table, self._store = RocksTable(operator, self.keys, *place, incremental=incremental), None
 
     def find(self, keys: Iterable[Any]) -> pl.DataFrame:
         """The rows of those of these keys that have one, with `INDEX`: the place of the key among them."""

@@ -57,7 +57,7 @@ class OverOperator(Operator):
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._context = context
-        self._table.open(self._operator, context)
+        self._table.open(self._operator, context, has_deltas=False)
         self._watermarks = GroupWatermarks(context, self._by, restored)
         self._before_end = self._watermarks.highest
         if restored is not None:
