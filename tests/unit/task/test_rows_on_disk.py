@@ -149,7 +149,7 @@ def test_a_table_is_a_dictionary_wherever_its_rows_are(kind: str, place: str, mo
     @given(data=st.data(), steps=steps, most_held=st.sampled_from([0, 1_000, 1 << 20]))
     def histories(data: st.DataObject, steps: list[str], most_held: int) -> None:
         nonlocal deltas
-        monkeypatch.setattr(table, "_MOST_HELD_BYTES", most_held)
+        monkeypatch.setattr(table, "MOST_HELD_BYTES", most_held)
         monkeypatch.setattr(keyed_table, "_ROWS_PER_FRAME", 3)
         monkeypatch.setattr(keyed_table, "_LEAST_STORED", 2)
         monkeypatch.setattr(row_store, "_LEAST_ROWS", 2)

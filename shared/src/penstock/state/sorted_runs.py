@@ -200,9 +200,7 @@ class SortedRuns:
         self, frame: pl.DataFrame, run: Run, begin: NDArray[np.int64], end: NDArray[np.int64]
     ) -> Iterator[Matches]:
         """Rows of `frame` with those of a run from `begin` to `end` that have the same key."""
-        counts = np.maximum(end - begin, 0)
-        asking = np.repeat(np.arange(frame.height), counts)
-        found = np.arange(len(asking)) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(begin, counts)
+        asking, found = places_in(begin, np.maximum(end - begin, 0))
         same = self._same_keys(frame, asking, run, found)
         if len(asking):
             yield Matches(run, asking[same], found[same])
@@ -267,6 +265,12 @@ class SortedRuns:
     @staticmethod
     def _compacted(run: Run) -> Run:
         return run if 2 * run.passed <= run.rows.height else run.left()
+
+
+def places_in(begin: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """All places of ranges with such beginnings and sizes, one range after the other: whose each is, and where."""
+    numbers = np.repeat(np.arange(len(counts)), counts)
+    return numbers, np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts - begin, counts)
 
 
 def merged(older: Run, newer: Run) -> Run:

@@ -42,13 +42,11 @@ from penstock.state.rocks.layout import (
     unframed,
 )
 from penstock.state.rocks.states import RocksState, Slot, bind, living, runs
-from penstock.state.rocks.store import Changes, FrozenEntries, Pairs, RocksStore
+from penstock.state.rocks.store import MOST_HELD_BYTES, Changes, FrozenEntries, Pairs, RocksStore
 from penstock.state.rocks.timers import RocksTimers
 from penstock.state.segments import decode_segments, encode_segment
 from penstock.types import Schema, schema_to_json
 
-_MOST_HELD_BYTES: Final = 64 << 20
-"""What the cache of an operator holds after a batch at most."""
 _SEGMENT_BYTES: Final = 4 << 20
 """A segment ends with the row that makes it larger, whatever else its key group has."""
 _CLEANED_AT_ONCE: Final = 1_000
@@ -277,7 +275,7 @@ class KeyedRocksBackend:
             self._write(changes)
         for one in timers:
             one.changes.clear()
-        if self._held() > _MOST_HELD_BYTES:
+        if self._held() > MOST_HELD_BYTES:
             for state in self._states.values():
                 state.forget()
 

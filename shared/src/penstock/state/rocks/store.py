@@ -23,6 +23,8 @@ _WRITE_BUFFER_BYTES: Final = 32 << 20
 """Of every operator; two at most, while one is being written."""
 _BLOCK_CACHE_BYTES: Final = 128 << 20
 """Of the process: all operators share it."""
+MOST_HELD_BYTES: Final = 64 << 20
+"""What the cache of objects in front of a database holds after a batch at most, about."""
 _BLOOM_BITS: Final = 10
 _FOLDER: Final = "penstock-rocksdb-"
 

@@ -17,11 +17,9 @@ from penstock.state.backend import ABSENT
 from penstock.state.columns import key_frame
 from penstock.state.rocks.changed import ChangedKeys, ClosedWindows
 from penstock.state.rocks.layout import END, GROUP_BYTES, Places
-from penstock.state.rocks.store import Changes, FrozenEntries, Pairs, RocksStore
+from penstock.state.rocks.store import MOST_HELD_BYTES, Changes, FrozenEntries, Pairs, RocksStore
 from penstock.types import Schema
 
-_MOST_HELD_BYTES: Final = 64 << 20
-"""What an operator holds in memory after a batch at most, about."""
 _BESIDE_BYTES: Final = 256
 """What a row takes in memory besides its bytes in the database, about."""
 _ROWS_AT_ONCE: Final = 65_536
@@ -32,11 +30,11 @@ class FrozenRocksTable:
 
     by_key_group: Final = True
 
-    def __init__(self, places: Places, pairs: Pairs, entries: FrozenEntries, changed: ClosedWindows | None) -> None:
+    def __init__(self, places: Places, pairs: Pairs, changes: tuple[ClosedWindows, FrozenEntries] | None) -> None:
         self._places = places
         self._pairs = pairs
-        self._entries: FrozenEntries | None = entries
-        self._changed = changed
+        self._changes = changes
+        """What is known of earlier freezes, and where the rows are read; None: nothing, as checkpoints are full."""
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         """Every key once, with its row."""
@@ -45,14 +43,14 @@ class FrozenRocksTable:
 
     def knows_since(self, window: int) -> bool:
         """Whether all is known that was changed since that freeze."""
-        return self._changed is not None and self._changed.known_from <= window
+        return self._changes is not None and self._changes[0].known_from <= window
 
     def since(self, window: int) -> Iterator[tuple[Any, Any]]:
         """Every key that was written or removed behind that window once, with its row, or `ABSENT`."""
-        assert self._changed is not None
-        assert self._entries is not None
-        for place in self._changed.since(window):
-            data = self._entries.get(place)
+        assert self._changes is not None
+        changed, entries = self._changes
+        for place in changed.since(window):
+            data = entries.get(place)
             yield self._key(place), ABSENT if data is None else pickle.loads(data)
 
     def _key(self, place: bytes) -> Any:
@@ -60,7 +58,7 @@ class FrozenRocksTable:
 
     def release(self) -> None:
         """The snapshot is written or given up."""
-        self._pairs, self._entries = iter(()), None
+        self._pairs, self._changes = iter(()), None
 
 
 class RocksTable:
@@ -87,7 +85,7 @@ class RocksTable:
         """Row or `ABSENT` by key."""
         self._rows = self._bytes = 0
         """Read and written so far: how large a row is, about."""
-        self._written: dict[Any, None] = {}
+        self._written: set[Any] = set()
         """Keys whose row in the database is an older one."""
 
     def get_many(self, keys: Sequence[Any]) -> list[Any]:
@@ -106,12 +104,12 @@ class RocksTable:
         """Set the rows of these keys, which are as many."""
         written = dict(zip(keys, rows, strict=True))
         self._held.update(written)
-        self._written.update(dict.fromkeys(written))
+        self._written.update(written)
 
     def remove(self, key: Any) -> None:
         """Remove a key if it is there."""
         self._held[key] = ABSENT
-        self._written[key] = None
+        self._written.add(key)
 
     def all_keys(self) -> list[Any]:
         """The keys that have a row."""
@@ -129,14 +127,14 @@ class RocksTable:
     def maintain(self, budget: int) -> None:
         """A batch is over: write what it has changed."""
         self._flush()
-        if self._rows and len(self._held) * (_BESIDE_BYTES + self._bytes / self._rows) > _MOST_HELD_BYTES:
+        if self._rows and len(self._held) * (_BESIDE_BYTES + self._bytes / self._rows) > MOST_HELD_BYTES:
             self._held = {}
 
     def freeze(self) -> FrozenRocksTable:
         """The content as it is now, for another thread to read; later changes do not touch it."""
         self._flush()
-        changed = None if self._changed is None else self._changed.close()
-        return FrozenRocksTable(self._places, self._store.frozen(), self._store.frozen_entries(), changed)
+        changes = None if self._changed is None else (self._changed.close(), self._store.frozen_entries())
+        return FrozenRocksTable(self._places, self._store.frozen(), changes)
 
     def close(self) -> None:
         """Give back the disk."""

@@ -90,14 +90,13 @@ class DeduplicateOperator(Operator):
         if self._expiry is None or self._ttl is None:
             return
         due = self._expiry.due(now)
-        for key, row in zip(due, self._table.rows(due), strict=True):
-            if row is not None and row[0] + self._ttl <= now:
-                self._table.remove([key])
-
-    # -- snapshots ------------------------------------------------------------------------------------------------------
+        found = zip(due, self._table.rows(due), strict=True)
+        self._table.remove([key for key, row in found if row is not None and row[0] + self._ttl <= now])
 
     def close(self) -> None:
         self._table.close()
+
+    # -- snapshots ------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> OperatorSnapshot | None:
         return OperatorSnapshot(keyed=self._table.freeze({"kind": _KIND}, self._context))

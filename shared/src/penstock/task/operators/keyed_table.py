@@ -3,8 +3,7 @@
 The keys live in a `Table`, so a batch costs what the keys it touches cost, however many there are, and a snapshot freezes
 in constant time. Rows that come many at a time stay columns, in a `RowStore`, and the table has their ids; few are tuples
 in the table itself, which costs less for each batch. Where state is on the local disk keys and rows are in a database.
-`Expiry` finds the rows that nobody has touched for long without
-looking at the others.
+`Expiry` finds the rows that nobody has touched for long without looking at the others.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class KeyedTable:
         Args:
             keys: the key columns.
             types: the columns of a row beside them.
-            one_by_one: rows are read by `get`, which finds tuples at once.
+            one_by_one: rows are read by `rows`, which finds tuples at once.
         """
         self.keys = keys
         self.types = types
@@ -65,11 +64,12 @@ class KeyedTable:
         if context.local_state is not None:
             incremental = context.incremental and has_deltas
             place = (context.max_parallelism, context.local_state)
-            self._table, self._store = RocksTable(operator, self.keys, *place, incremental=incremental), None
+            self._table = RocksTable(operator, self.keys, *place, incremental=incremental)
+            self._store = None
 
-    def find(self, keys: Iterable[Any]) -> pl.DataFrame:
+    def find(self, keys: Sequence[Any]) -> pl.DataFrame:
         """The rows of those of these keys that have one, with `INDEX`: the place of the key among them."""
-        found = self._table.get_many(list(keys))
+        found = self._table.get_many(keys)
         known = [index for index, row in enumerate(found) if row is not ABSENT]
         if len(known) < len(found):
             found = [found[index] for index in known]
@@ -83,9 +83,8 @@ class KeyedTable:
         """The row of each key, if it has one, of a table that is read one by one; times are numbers."""
         return [None if row is ABSENT else row for row in self._table.get_many(keys)]
 
-    def put(self, keys: Iterable[Any], rows: pl.DataFrame) -> None:
+    def put(self, keys: Sequence[Any], rows: pl.DataFrame) -> None:
         """Replace the rows of these keys, each of which is there once."""
-        keys = list(keys)
         self._delete_stored(keys)
         if self._store is not None and rows.height >= _LEAST_STORED:
             put: Iterable[Any] = self._store.append(rows.select(*self.types))
@@ -93,9 +92,9 @@ class KeyedTable:
             put = _tuples([rows[name] for name in self.types], rows.height)
         self._table.put_many(keys, put)
 
-    def put_one(self, key: Any, row: tuple[Any, ...]) -> None:
-        """Replace the row of one key, of a table that is read one by one, by such as `rows` gives."""
-        self._table.put_many([key], [row])
+    def put_rows(self, rows: Mapping[Any, tuple[Any, ...]]) -> None:
+        """Replace the rows of these keys, of a table that is read one by one, by such as `rows` gives."""
+        self._table.put_many(rows.keys(), rows.values())
 
     def remove(self, keys: Sequence[Any]) -> None:
         """Forget keys."""
@@ -105,7 +104,7 @@ class KeyedTable:
 
     def _delete_stored(self, keys: Sequence[Any]) -> None:
         if self._store is not None and not self._store.empty:
-            ids = [row for row in self._table.get_many(list(keys)) if type(row) is int]
+            ids = [row for row in self._table.get_many(keys) if type(row) is int]
             self._store.delete(np.array(ids, np.int64))
 
     def clear(self) -> None:

@@ -158,18 +158,17 @@ class OverOperator(Operator):
         if self._expiry is None:
             return
         due = self._expiry.due(reached)
-        for key, row in zip(due, self._table.rows(due), strict=True):
-            if row is None or not self._plan.is_spent(row, reached):
-                continue
-            if self._plan.forgets:
-                self._table.remove([key])
-            else:
-                self._table.put_one(key, self._plan.emptied(row))
-
-    # -- snapshots ------------------------------------------------------------------------------------------------------
+        found = zip(due, self._table.rows(due), strict=True)
+        spent = {key: row for key, row in found if row is not None and self._plan.is_spent(row, reached)}
+        if self._plan.forgets:
+            self._table.remove(list(spent))
+        else:
+            self._table.put_rows({key: self._plan.emptied(row) for key, row in spent.items()})
 
     def close(self) -> None:
         self._table.close()
+
+    # -- snapshots ------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> OperatorSnapshot | None:
         pending = [frame for frame in (self._due, *self._pending) if frame.height]

@@ -22,7 +22,7 @@ from penstock.graph.logical import RETRACTED, Node, RegularJoin
 from penstock.state.columns import canonical_keys
 from penstock.state.counted_rows import COUNT, INDEX, CountedRows
 from penstock.state.freezes import Freezes
-from penstock.state.sorted_runs import TimedRows
+from penstock.state.sorted_runs import TimedRows, places_in
 from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.changes import count_of_change
 from penstock.task.operators.join_rows import LEFT, RIGHT, JoinedSchema, JoiningOperator, JoinState, restored_rows
@@ -242,10 +242,8 @@ class RegularJoinOperator(JoiningOperator):
         index, there = came[INDEX].to_numpy(), theirs[INDEX].to_numpy()
         by_key = np.argsort(there, kind="stable")
         sizes = np.bincount(there, minlength=int(index.max(initial=-1)) + 1)
-        pairs = sizes[index]
-        first = (np.cumsum(sizes) - sizes)[index]
-        within = np.arange(pairs.sum()) - np.repeat(np.cumsum(pairs) - pairs, pairs)
-        came, theirs = came[np.repeat(np.arange(came.height), pairs)], theirs[by_key[np.repeat(first, pairs) + within]]
+        asking, found = places_in((np.cumsum(sizes) - sizes)[index], sizes[index])
+        came, theirs = came[asking], theirs[by_key[found]]
         times = came[_TIME].to_numpy()
         if EVENT_TIME in theirs.columns:
             times = np.maximum(times, theirs[EVENT_TIME].to_numpy())
