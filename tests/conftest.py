@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 import pytest
 import structlog
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 
 from penstock.connectors.kafka import default_cluster as kafka_platform
 from penstock.settings import FILE_VARIABLE, ClusterSettings
@@ -34,7 +34,9 @@ _OWNER = "PENSTOCK_TEST_OWNER"
 T = TypeVar("T")
 
 # Machines of CI are shared: an example that waits for its turn there is not slow. `make test` plays the same histories
-# for the same code, so that what fails is what was changed; `make properties` searches with fresh ones.
+# for the same code, so that what fails is what was changed, and of those one in SHARE; `make properties` searches with
+# fresh ones, and all that a test asks for.
+SHARE = 3
 settings.register_profile("penstock", deadline=None, derandomize=True)
 settings.register_profile("fresh", deadline=None, derandomize=False, print_blob=True)
 settings.load_profile("penstock")
@@ -64,6 +66,18 @@ def pytest_configure(config: pytest.Config) -> None:
     assert me is not None
     os.environ[_FOLDER] = str(Path(tempfile.gettempdir()) / f"penstock-tests-{os.getpid()}-{secrets.token_hex(4)}")
     os.environ[_OWNER] = f"{me.pid} {me.started}"
+    # Tiny queries are over before what the better compiler of a JVM makes would pay.
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Divide the numbers of examples by SHARE, but in a search."""
+    if settings.get_current_profile_name() == "fresh":
+        return
+    tests = {item.obj for item in items if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj)}
+    for test in {getattr(test, "__func__", test) for test in tests}:
+        given = test._hypothesis_internal_use_settings
+        test._hypothesis_internal_use_settings = settings(given, max_examples=-(-given.max_examples // SHARE))
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

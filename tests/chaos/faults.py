@@ -478,6 +478,9 @@ BRIEF: Final[tuple[Fault, ...]] = (
     fault("kill-worker", failpoints.AFTER_COMMIT),
     fault("kill-minio"),
     fault("pause-broker"),
+)
+"""On one broker: each named step once, each main kind once."""
+_LINKS: Final[tuple[Fault, ...]] = (
     fault("cut-kafka-of-leader"),
     fault("mute-kafka-of-taskmanager"),
     fault("deaf-kafka-of-taskmanager"),
@@ -486,4 +489,8 @@ BRIEF: Final[tuple[Fault, ...]] = (
     fault("mute-store-of-taskmanager"),
     fault("slow-store-of-taskmanager"),
 )
-"""What `make acceptance` does, on one broker: each named step once, each main kind once."""
+
+
+def brief(rng: random.Random) -> list[Fault]:
+    """What `make acceptance` does: all of `BRIEF`, and three links that another run may not meet."""
+    return [*BRIEF, *rng.sample(_LINKS, 3)]

@@ -22,10 +22,10 @@ from .conftest import EXAMPLES, Command, kill
 pytestmark = pytest.mark.e2e
 
 SEED = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(10**6)))
-MOMENTS = 30
+MOMENTS = 16
 FOLDERS = 2
 """How many runs are killed side by side, so that the test uses both cores of a small machine."""
-BETWEEN = 5
+BETWEEN = 3
 """So many of them at least fall between a COMPLETE and its commit: where a busy machine lets the harness miss that time,
 it kills more often."""
 RATE = 10_000
@@ -144,8 +144,8 @@ def counted(command: Command) -> Counter[str]:
 
 
 @pytest.mark.timeout(600)
-def test_thirty_kills_change_nothing(tmp_path: Path, expected: Counter[str]) -> None:
-    """30 seeded kills, at least 10 after a COMPLETE, at least 5 between a COMPLETE and the commit of its files."""
+def test_kills_change_nothing(tmp_path: Path, expected: Counter[str]) -> None:
+    """Seeded kills, a third of them at least after a COMPLETE, some between a COMPLETE and the commit of its files."""
     print(f"seed {SEED}: repeat with PENSTOCK_TEST_SEED={SEED}")
     with ThreadPoolExecutor(FOLDERS) as pool:
         each = MOMENTS // FOLDERS
@@ -156,7 +156,9 @@ def test_thirty_kills_change_nothing(tmp_path: Path, expected: Counter[str]) -> 
     between = sum(tally.between for tally in tallies)
     print(f"{moments} kills, {after_complete} after a COMPLETE, {between} between a COMPLETE and its commit")
     assert moments >= MOMENTS
-    assert after_complete >= 10, f"only {after_complete} of {moments} kills fell after a COMPLETE: the harness missed"
+    assert 3 * after_complete >= moments, (
+        f"only {after_complete} of {moments} kills fell after a COMPLETE: the harness missed"
+    )
     assert between >= BETWEEN, f"only {between} kills fell between a COMPLETE and the commit: the harness missed"
 
 

@@ -16,9 +16,9 @@ from tests.simulation.shells.running import SETS, run_seed
 
 pytestmark = [pytest.mark.simulation, pytest.mark.timeout(180)]
 BASE = secrets.randbelow(10**9)
-SEEDS = {"cluster": 50, "workers": 100}
+SEEDS = {"cluster": 20, "workers": 40}
 KILLING = recorded_seeds()
-MOST = 10
+MOST = 25
 """So many times as many histories are looked at for what is rare."""
 REQUIRED = {
     "cluster": (

@@ -32,8 +32,8 @@ from penstock.testing.harness import OperatorHarness, process_node
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK, to_micros
 from penstock.types import STRING, Field, Schema
 
-EXAMPLES = 150
-EXAMPLES_ON_DISK = 15
+EXAMPLES = 60
+EXAMPLES_ON_DISK = 8
 KEYS = ["a", "b", "c", "d", None]
 pytestmark = pytest.mark.usefixtures("state_backend")
 

@@ -108,7 +108,7 @@ def test_any_batching_watermarks_and_restores_give_what_row_by_row_gives(state_b
     """Per key the same rows in the same order: state, timers, deletions, event times."""
 
     # Every history opens a dozen databases.
-    @settings(max_examples=70 if state_backend == "objects" else EXAMPLES_ON_DISK, deadline=None)
+    @settings(max_examples=35 if state_backend == "objects" else EXAMPLES_ON_DISK, deadline=None)
     @given(steps=histories(st.integers(-50, 100)), parallelism=st.integers(1, 4))
     def played(steps, parallelism):
         play(steps, parallelism)

@@ -7,15 +7,18 @@ imported again. Distributions from elsewhere must be installed there: those that
 from __future__ import annotations
 
 import ast
+import contextlib
+import functools
 import hashlib
 import importlib.metadata
 import io
+import os
 import stat
 import sys
 import sysconfig
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import ModuleType
@@ -105,9 +108,23 @@ def _requirements(files: Iterable[Path], folder: Path) -> list[str]:
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 names.add(node.module.partition(".")[0])
     names -= {*local, *sys.stdlib_module_names, "penstock"}
-    owners = importlib.metadata.packages_distributions() if names else {}
+    owners = _owners(tuple(_installed())) if names else {}
     distributions = {owner for name in names for owner in owners.get(name, ())}
     return sorted(f"{name}=={importlib.metadata.version(name)}" for name in distributions)
+
+
+def _installed() -> Iterator[tuple[str, int]]:
+    """The folders that distributions are in, with the time of the last change: installing one is such a change."""
+    for folder in map(Path, sys.path):
+        with contextlib.suppress(OSError):
+            if any(name.endswith("-info") for name in os.listdir(folder)):
+                yield str(folder), folder.stat().st_mtime_ns
+
+
+@functools.lru_cache(maxsize=1)
+def _owners(_installed: tuple[tuple[str, int], ...]) -> Mapping[str, list[str]]:
+    """Importable name to the distributions that bring it; finding out takes most of a second, so it is kept."""
+    return importlib.metadata.packages_distributions()
 
 
 def check_requirements(requirements: Iterable[str]) -> None:

@@ -51,6 +51,8 @@ _LOCAL_SETTINGS: Final[dict[str, str]] = {
 _LOG_SETTINGS: Final = Path(__file__).resolve().with_name("log4j2.properties")
 _START_SETTINGS: Final[dict[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
+    # Else every column that is named asks Spark's JVM several times where in the code it was: no line of it is a user's.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
 }
 
