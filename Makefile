@@ -65,12 +65,13 @@ demo: setup ## Run the first example on 20,000 real flights, here and on Spark, 
 	sort out/departures/part-* > out/departures.rows; sort out/departures-spark/part-* | diff out/departures.rows -; \
 	echo "Spark gave the same $$(wc -l < out/departures.rows) rows: out/departures-spark"
 
-platform: setup ## Fetch what the tests' Kafka, MinIO and Redis run from, into ~/.cache/penstock (once), and install Chromium
+platform: setup ## Fetch what the tests' Kafka, MinIO and Redis run from, into ~/.cache/penstock, and install Chromium (once)
 	@command -v redis-server >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
 		{ apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install --yes -qq redis-server; }
 	@command -v chromium-headless-shell chromium >/dev/null || test -n "$$PENSTOCK_CHROMIUM" || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
 		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install --yes -qq --no-install-recommends chromium-headless-shell fonts-inter; }
 	$(BIN)/penstock up --fetch-only
+	@command -v java >/dev/null || test -x "$$JAVA_HOME/bin/java" || exit 0; $(BIN)/python -m tests.class_archives
 
 test: platform ## Run all tests but those of `make acceptance`
 	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 25 --ignore tests/acceptance $(addprefix --ignore=,$(LONG))

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 import pytest
 import structlog
 from hypothesis import is_hypothesis_test, settings
+from tests.class_archives import SPARK, quick_java
 
 from penstock.connectors.kafka import default_cluster as kafka_platform
 from penstock.settings import FILE_VARIABLE, ClusterSettings
@@ -66,8 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     assert me is not None
     os.environ[_FOLDER] = str(Path(tempfile.gettempdir()) / f"penstock-tests-{os.getpid()}-{secrets.token_hex(4)}")
     os.environ[_OWNER] = f"{me.pid} {me.started}"
-    # Tiny queries are over before what the better compiler of a JVM makes would pay.
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", quick_java(SPARK))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

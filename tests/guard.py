@@ -15,6 +15,7 @@ import signal
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -102,7 +103,19 @@ class Guard:
                 send(process, signal.SIGKILL)
                 raise PlatformError(f"{self.folder}: this run is over; {name} was ended again")
 
-        return Servers(parts, folder, plan, record=record)
+        return Servers(replace(parts, java=self._java(parts.java)), folder, plan, record=record)
+
+    def _java(self, java: Path) -> Path:
+        """A program that starts Java for as long as a test takes; it becomes it, so whoever started it may kill it."""
+        from tests.class_archives import KAFKA, quick_java  # not where the reaper starts: it finds no tests
+
+        program = self.folder / "java"
+        if not program.exists():
+            made = program.with_suffix(f".{os.getpid()}")
+            made.write_text(f'#!/bin/sh\nexec "{java}" {quick_java(KAFKA)} "$@"\n')
+            made.chmod(0o755)
+            made.replace(program)
+        return program
 
     def _ensure_reaper(self) -> None:
         table = ProcessTable(self.folder / f"{_REAPER}{_TABLE}", str(self.folder))

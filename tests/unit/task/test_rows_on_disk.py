@@ -145,7 +145,7 @@ def test_a_table_is_a_dictionary_wherever_its_rows_are(kind: str, place: str, mo
     steps = st.lists(st.sampled_from("bbbrfffdddlkc"), min_size=1, max_size=25)
     deltas = 0
 
-    @settings(max_examples=60)
+    @settings(max_examples=20)
     @given(data=st.data(), steps=steps, most_held=st.sampled_from([0, 1_000, 1 << 20]))
     def histories(data: st.DataObject, steps: list[str], most_held: int) -> None:
         nonlocal deltas
