@@ -35,6 +35,7 @@ from penstock.spark.code import pack_code
 from penstock.spark.committing import RunManifest, RunManifests
 from penstock.spark.continuous import ContinuousOptions, ContinuousRun, StepDone, StepWatch
 from penstock.spark.splits import RunBeginnings
+from penstock.spark.staging import staging_folder
 from penstock.spark.state import Keeping
 from penstock.spark.step_folder import Stopped
 from penstock.spark.untouched import Untouched
@@ -288,6 +289,37 @@ def test_what_cannot_be_removed_costs_no_step(local, bucket, tmp_path, monkeypat
         "00000004",
     }
     assert list(job.folder.glob("removed-*")) == []
+
+
+def test_what_is_in_the_way_of_a_removal_is_removed(local, tmp_path):
+    """A folder of the same step, half removed."""
+    job = Job(local, tmp_path)
+    for number in range(5):
+        job.feed(f"{number}-", number * 100, number * 100 + 100)
+        (job.folder / f"removed-{number:08d}").mkdir(parents=True)
+        (job.folder / f"removed-{number:08d}/part").touch()
+        job.run()
+    assert [step.number for step in job.done] == [1, 2, 3, 4, 5]
+    assert job.warned == []
+    assert list(job.folder.glob("removed-*")) == []
+    assert job.found() <= in_one_run(tmp_path, end=500)
+
+
+def test_nothing_is_left_in_a_folder_that_all_machines_share(tmp_path):
+    """Of steps that staged rows there, other than what was never a part."""
+    steps = step_folder.StepFolder(tmp_path / "steps", str(tmp_path / "shared"))
+    for number in range(1, 6):
+        steps.of(number).mkdir(parents=True)
+        runs = RunManifests(steps.of(number), str(tmp_path / "shared"))
+        staged = staging_folder(runs.staging)
+        staged.open()
+        staged.writable("x--0-a-0.arrow").touch()  # pyright: ignore[reportAttributeAccessIssue]
+        (steps.of(number) / "savepoint").mkdir()
+        for name in ("run.begin", "run.committed", "savepoint/savepoint.json"):
+            (steps.of(number) / name).touch()
+        (steps.of(number) / "run.begin").write_text("{}")
+        steps.clean()
+    assert len(list((tmp_path / "shared").iterdir())) == len(list(steps.path.iterdir())) == 2
 
 
 def test_one_process_at_a_time_has_a_job(local, tmp_path):

@@ -73,6 +73,22 @@ def test_it_ends_behind_the_step_at_work_and_goes_on_there(child, tmp_path):
     assert child.said == ["ending behind the step at work; once more cancels it"] * 2
 
 
+def test_a_signal_while_a_step_fails_ends_the_process_and_not_the_job(child, tmp_path, monkeypatch):
+    """A machine that shuts down takes away what a step needs, too: the next attempt repeats it."""
+
+    def fail(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise ExternalError("the disk is gone")
+
+    write_part(tmp_path / "in", "a-", 0, 500)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "prepare_sinks", fail)
+        outcome = child.run()
+    assert outcome.state == "FINISHED"
+    assert outcome.reason == "the disk is gone; step 1 was begun: submitted again by its id the job carries it out"
+    assert "ended behind step 1; savepoint: " in child.run().reason
+
+
 @pytest.mark.parametrize(("step", "visible"), [("prepare_sinks", False), ("seal", True)])
 def test_a_step_that_fails_for_good_is_told_with_where_the_job_stands(step, visible, child, tmp_path, monkeypatch):
     """After the repetitions of its strategy, each of which is shown."""

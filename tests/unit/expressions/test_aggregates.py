@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -19,6 +21,7 @@ from hypothesis import strategies as st
 from penstock.batches import EVENT_TIME
 from penstock.errors import PipelineError, UserCodeError
 from penstock.expressions import Accumulator, AggregatePlan, Expr, aggregate, col, count, count_if, when
+from penstock.expressions.partial_columns import PartialColumns
 from penstock.types import (
     BINARY,
     BOOLEAN,
@@ -32,6 +35,7 @@ from penstock.types import (
     TIMESTAMP,
     UINT64,
     DataType,
+    DecimalType,
     Field,
     ListType,
     Schema,
@@ -717,3 +721,65 @@ def test_an_accumulator_declares_its_types() -> None:
         aggregate(Range, i)  # pyright: ignore
     with pytest.raises(PipelineError, match="aggregate: Range needs at least one column"):
         aggregate(Range())
+
+
+SHARED = Schema(
+    (
+        Field("x", INT64, True), Field("b", BOOLEAN, True), Field("d", DecimalType(30, 2), True),
+        Field("f", FLOAT64, True), Field("u", DURATION, True), Field("small", INT8),
+    )
+)  # fmt: skip
+
+
+def aggregates_of(name: str) -> Iterator[Expr]:
+    """All built-in aggregates that a column of this type has, with the others where they take two."""
+    this, other, flag = col(name), col("x"), col("b")
+    made: list[Callable[[], Expr]] = [
+        this.count, this.sum, this.mean, this.min, this.max, this.std, this.var, this.any, this.all, this.first,
+        this.last, this.collect, this.collect_distinct, this.n_unique, this.approx_n_unique,
+        lambda: count(filter=this), lambda: other.first(filter=this), lambda: other.last(filter=this),
+        lambda: this.first(filter=flag), lambda: this.last(filter=flag), lambda: this.collect(filter=flag),
+        lambda: this.quantile(0.5), lambda: this.approx_quantile(0.5), lambda: other.max_by(this),
+        lambda: other.min_by(this), lambda: other.top_k_by(this, 2), lambda: other.bottom_k_by(this, 2),
+    ]  # fmt: skip
+    for make in made:
+        with suppress(PipelineError):
+            AggregatePlan.build([("r", make())], SHARED, event_time=True)
+            yield make()
+
+
+@pytest.mark.parametrize("event_time", [False, True])
+def test_aggregates_that_share_a_column_mean_the_same_by_it(monkeypatch: pytest.MonkeyPatch, event_time: bool) -> None:
+    """So none has another result because of those beside it."""
+    aggregates = [one for name in SHARED.names for one in aggregates_of(name)]
+    assert len(aggregates) > 100
+    meant: dict[Any, set[str]] = {}
+    add = PartialColumns.add
+
+    def noted(columns: PartialColumns, of: str, key: Any, kind: DataType, *how: Any, **more: Any) -> pl.Expr:
+        meant.setdefault(key, set()).add(f"{kind} {how[1]}")
+        return add(columns, of, key, kind, *how, **more)
+
+    monkeypatch.setattr(PartialColumns, "add", noted)
+    for one in aggregates:
+        AggregatePlan.build([("r", one)], SHARED, event_time=event_time)
+    assert {key: found for key, found in meant.items() if len(found) > 1} == {}
+
+
+def test_decimals_and_filtered_rows_are_what_they_are_alone() -> None:
+    """Beside a deviation of the same decimals, and beside the first of what they are filtered by."""
+    rows = pl.DataFrame({"d": ["1.00", "42.00"], "b": [False, True], "x": [10, 20], EVENT_TIME: [1, 2]}).with_columns(
+        pl.col("d").cast(pl.Decimal(30, 2))
+    )
+    named = {
+        "spread": col("d").std(), "total": col("d").sum(), "mean": col("d").mean(), "flag": col("b").first(),
+        "value": col("x").first(filter=col("b")), "newest": col("b").last(), "last": col("x").last(filter=~col("b")),
+    }  # fmt: skip
+    schema = Schema(tuple(SHARED.field(name) for name in ("d", "b", "x")))
+    for event_time in (False, True):
+        plan = AggregatePlan.build(list(named.items()), schema, event_time=event_time)
+        parts = pl.concat([row.select(plan.init_grouped) for row in rows.iter_slices(1)])
+        found = parts.select(plan.merge).select(plan.finish).row(0, named=True)
+        assert (found["total"], found["mean"]) == (Decimal("43.00"), Decimal("21.50"))
+        assert (found["flag"], found["value"], found["newest"], found["last"]) == (False, 20, True, 10)
+        assert found["spread"] == pytest.approx(28.991378)

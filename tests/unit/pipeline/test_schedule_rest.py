@@ -104,7 +104,7 @@ async def test_a_schedule_from_its_addition_to_its_removal(rest: Rest) -> None:
 
 
 async def test_another_schedule_of_the_name_is_refused_unless_it_is_meant(rest: Rest) -> None:
-    """And not while a run is at work that would be another one's then."""
+    """What is at work stays what it is; with another start there would be two."""
     await rest.client.add_schedule(daily(), sources())
     with pytest.raises(RefusedError, match=r"with something else: --param password, the pipeline's code, --cron") as no:
         await rest.client.add_schedule(daily(cron="0 1 * * *", parameters={"day": "{day}"}), sources("p = 2"))
@@ -113,8 +113,12 @@ async def test_another_schedule_of_the_name_is_refused_unless_it_is_meant(rest: 
         await rest.small.state(DAYS[0], "RUNNING")
         replaced = await rest.client.add_schedule(daily(retries=5, replace=True), sources())
         assert (replaced.changed, replaced.retries) == (True, 5)
+        before = replaced.due[0]
+        replaced = await rest.client.add_schedule(daily(cron="0 1 * * *", replace=True), sources())
+        assert replaced.due[0] == before
+        assert replaced.due[1].begin_us == before.end_us
         with pytest.raises(RefusedError, match=f"run {DAYS[0]} of schedule 'orders' is at work"):
-            await rest.client.add_schedule(daily(cron="0 1 * * *", replace=True), sources())
+            await rest.client.add_schedule(daily(start="2026-10-01", replace=True), sources())
 
 
 async def test_what_others_change_at_the_same_time_is_not_lost(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,29 @@ async def test_a_run_from_request_to_end() -> None:
         assert 'penstock_runs_ended_total{state="FINISHED"} 1' in prometheus_text(pipeline_samples(service, 0))
 
 
+async def test_a_run_that_cannot_be_read_stops_no_other() -> None:
+    """Such as one of a newer Penstock: it is left as it is, with its process, for whoever can read it."""
+    small = SmallPipeline()
+    async with small.service():
+        await small.submit("one")
+        await small.state("one", "RUNNING")
+    [first, *_] = await small.blobs.list("runs/log/one/")
+    known = await small.blobs.get(first)
+    document = msgspec.json.decode(known)
+    document["options"]["of_tomorrow"] = 1
+    await small.blobs.put(first, msgspec.json.encode(document))
+    async with small.service():
+        await small.submit("two")
+        await small.state("two", "RUNNING")
+        await small.cancel("one")
+    assert small.children.forgotten == []
+    assert await small.store.active() == ["one", "two"]
+    await small.blobs.put(first, known)
+    async with small.service():
+        small.children.change("one", alive=False, outcome=DONE, decided=True)
+        await small.state("one", "FINISHED")
+
+
 async def test_a_service_that_comes_back_finds_its_runs_again() -> None:
     """One still lives and is followed to its end; one died meanwhile and is begun again; one that ended is ended."""
     small = SmallPipeline()

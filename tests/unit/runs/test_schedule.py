@@ -28,9 +28,11 @@ from penstock.runs.schedule import (
     Timetable,
     added,
     after_step,
+    coming_periods,
     due_period,
     next_step,
     paused,
+    periods_behind,
     removed,
     request_of,
     resumed,
@@ -165,6 +167,45 @@ def test_at_other_times_it_goes_on_where_it_is(changes: Any, runs: list[str], fi
     periods = Timetable("orders", replaced.definition).due(replaced.next_us, 2)
     assert [period.run for period in periods] == [f"orders-{run}" for run in runs]
     assert (periods[0].begin_us, periods[0].end_us) == (later.next_us, at(first_end))
+
+
+@pytest.mark.parametrize("cron", ["0 1 * * *", "0 4 * * *", "0 * * * *", "0 2 * * 1"])
+@pytest.mark.parametrize("state", ["FINISHED", "CANCELED"])
+def test_what_was_due_before_another_timetable_stays_what_it_was(cron: str, state: Any) -> None:
+    """Its run may be at work: none of its time is read twice or left out, however it ends."""
+    one = schedule()
+    before = due(one)
+    history = asked(one)
+    replaced = added(one, "orders", definition(cron=cron), NOW, replaces=True)
+    again = added(replaced, "orders", definition(cron="30 5 * * *"), NOW, replaces=True)
+    for changed in (replaced, again):
+        assert due(changed) == before
+        assert coming_periods(changed, 3)[1].begin_us == before.end_us
+        assert periods_behind(changed, NOW) == 1 + Timetable("orders", changed.definition).behind(before.end_us, NOW)
+        step = next_step(changed, before, ended(history, state), NOW, PLACE)
+        assert isinstance(step, EndPeriod)
+        done = after_step(changed, step)
+        following = coming_periods(done, 1)[0]
+        assert (done.due, following.begin_us) == (None, before.end_us)
+        assert following == coming_periods(changed, 2)[1]
+    assert added(replaced, "orders", definition(cron=cron, end="2026-11-01"), NOW, replaces=True).due is None
+    assert added(replaced, "orders", definition(cron=cron, start="2026-10-01"), NOW, replaces=True).due is None
+    early = at("2026-11-02T01:30")
+    assert added(one, "orders", definition(cron=cron), early, replaces=True).due is None, "nothing was due"
+
+
+def test_a_day_that_begins_twice_has_two_runs() -> None:
+    """In the zone that comes it may be the same day still; a run that is done does not stand for it."""
+    one = added(None, "n", definition(timezone="UTC", start="2026-11-09"), NOW, replaces=False)
+    later = at("2026-11-12T00:00")
+    done = after_step(one, EndPeriod(due(one, later), "FINISHED", ""))
+    moved = added(
+        done, "n", definition(timezone="America/New_York", start="2026-11-09"), at("2026-11-10T03:01"), replaces=True
+    )
+    runs = [period.run for period in coming_periods(moved, 2)]
+    assert runs == ["n-2026-11-10T0200Z", "n-2026-11-10"]
+    assert due(moved, later) == coming_periods(moved, 1)[0]
+    assert asked(moved, now_us=later).submitted.run == runs[0]
 
 
 def test_another_start_begins_anew() -> None:

@@ -16,6 +16,7 @@ from window_cases import GROUPS, frame_of, group_of, histories, run
 from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.errors import ProtocolError
 from penstock.graph.logical import AsOf, CumulativeWindow, Join, Node, SlidingWindow, TumblingWindow, Within
+from penstock.state import sorted_runs
 from penstock.state.sorted_runs import SortedRuns
 from penstock.testing.harness import OperatorHarness, input_node
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
@@ -210,6 +211,28 @@ def test_no_result_is_late_and_its_watermark_never_goes_back(steps, how):
     marks = [mark for frame in harness.collected.frames for mark in frame[WATERMARK].to_list()]
     assert marks == sorted(marks)
     assert all((frame[EVENT_TIME] > frame[WATERMARK]).all() for frame in harness.collected.frames)
+
+
+@pytest.mark.parametrize("time", [Within(-5, 5), TumblingWindow(10), AsOf()], ids=str)
+def test_rows_without_a_key_are_not_looked_for(time, monkeypatch):
+    """Null is equal to nothing: no pairs are formed of them, and none is kept as a version."""
+    pairs: list[int] = []
+    looked_up = sorted_runs.places_in
+
+    def noted(begin, counts):
+        pairs.append(int(counts.sum()))
+        return looked_up(begin, counts)
+
+    monkeypatch.setattr(sorted_runs, "places_in", noted)
+    harness = TwoInputs(join_node("left", time))
+    frame = frame_of([(None, 4, number) for number in range(100)])
+    harness.frame(frame, RIGHT)
+    harness.frame(frame, LEFT)
+    if isinstance(time, AsOf):
+        assert harness.operators[0]._versions.height == 0
+    harness.watermark(MAX_WATERMARK)
+    assert sum(pairs) == 0
+    assert [(row["value"], row["other"]) for row in harness.output()] == [(number, None) for number in range(100)]
 
 
 def test_rows_that_can_meet_none_any_more_are_forgotten():

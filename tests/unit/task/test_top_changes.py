@@ -55,6 +55,13 @@ def standing(frames: list[pl.DataFrame]) -> dict[Any, Any]:
     return found
 
 
+def test_ranks_that_nobody_has_cost_nothing():
+    """A number as large as may be ranks all rows of a key."""
+    harness = OperatorHarness(top_node(10**12))
+    harness.frame(frame_of([("a", 1.0, 1, False), ("b", 3.0, 2, False), ("a", 2.0, 3, False)]))
+    assert standing(harness.collected.frames) == {("a", 1): "(2.0, 3)", ("a", 2): "(1.0, 1)", ("b", 1): "(3.0, 2)"}
+
+
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**9), n=st.integers(1, 4), descending=st.booleans(), least=st.sampled_from([2, 1024]))
 def test_the_ranks_come_to_those_of_the_rows_that_hold(seed, n, descending, least):

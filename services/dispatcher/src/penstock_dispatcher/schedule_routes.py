@@ -28,10 +28,12 @@ from penstock.runs.schedule import (
     Definition,
     Schedule,
     ScheduleExistsError,
-    Timetable,
     added,
+    coming_periods,
+    current_period,
     is_schedule_name,
     paused,
+    periods_behind,
     removed,
     resumed,
 )
@@ -115,14 +117,13 @@ class ScheduleRoutes:
 
     async def _summary(self, schedule: Schedule) -> ScheduleSummary:
         definition = schedule.definition
-        table = _table(schedule)
-        due = _due(table, schedule, 1)
+        due = _due(schedule, 1)
         history = await self._runs.history(due[0].run) if due else None
         return ScheduleSummary(
             schedule.name, definition.pipeline, definition.cron, definition.timezone, schedule.state, schedule.reason,
             next=due[0] if due else None,
             next_state=history.state if history is not None and history.records else None,
-            behind=table.behind(schedule.next_us, self._cluster.now_us()) if table is not None else 0,
+            behind=periods_behind(schedule, self._cluster.now_us()) if due else 0,
             last=schedule.ended[-1] if schedule.ended else None,
         )  # fmt: skip
 
@@ -131,7 +132,7 @@ class ScheduleRoutes:
         options = definition.options
         return ScheduleDetail(
             await self._summary(schedule),
-            due=_due(_table(schedule), schedule, SHOWN_DUE),
+            due=_due(schedule, SHOWN_DUE),
             ended=schedule.ended[::-1],
             start=definition.start, end=definition.end, retries=definition.retries,
             retry_pause_ms=definition.retry_pause_ms, on_failure=definition.on_failure,
@@ -178,8 +179,8 @@ class ScheduleRoutes:
         """A schedule does not turn to other periods while one of its runs is at work: one at a time."""
         if before is None or before is after:
             return
-        period = Timetable(before.name, before.definition).period(before.next_us)
-        if period is None or period == Timetable(after.name, after.definition).period(after.next_us):
+        period = current_period(before)
+        if period is None or period == current_period(after):
             return
         history = await self._runs.history(period.run)
         if history.records and history.ended is None:
@@ -225,18 +226,14 @@ class ScheduleRoutes:
         return await within_deadline("the store", answer)
 
 
-def _table(schedule: Schedule) -> Timetable | None:
-    """None for one that was removed because its zone, say, is unknown here."""
+def _due(schedule: Schedule, count: int) -> tuple[DueRun, ...]:
+    """The runs that are to come; none of one that was removed because its zone, say, is unknown here."""
     try:
-        return Timetable(schedule.name, schedule.definition)
+        periods = coming_periods(schedule, count)
     except UsageError:
-        if schedule.state == "REMOVED":
-            return None
-        raise
-
-
-def _due(table: Timetable | None, schedule: Schedule, count: int) -> tuple[DueRun, ...]:
-    periods = table.due(schedule.next_us, count) if table is not None else ()
+        if schedule.state != "REMOVED":
+            raise
+        periods = []
     return tuple(DueRun(period.run, period.begin_us, period.end_us) for period in periods)
 
 

@@ -17,7 +17,7 @@ from penstock.observability.metrics import (
     Sample,
 )
 from penstock.runs.run_log import RUN_ENDED
-from penstock.runs.schedule import Timetable
+from penstock.runs.schedule import current_period, periods_behind
 from penstock_pipeline.schedules import Schedules
 from penstock_pipeline.service import PipelineService
 
@@ -46,12 +46,11 @@ def _schedule_samples(schedules: Schedules, now_us: int) -> list[Sample]:
     found = [Sample(SCHEDULES, {"state": state}, states.count(state)) for state in ("ACTIVE", "PAUSED", "STOPPED")]
     for schedule in there:
         labels = {"schedule": schedule.name}
-        table = Timetable(schedule.name, schedule.definition)
-        period = table.period(schedule.next_us)
+        period = current_period(schedule)
         if period is not None and schedule.state != "PAUSED":
             found += [
                 Sample(SCHEDULE_DUE, labels, period.end_us / 1e6),
-                Sample(SCHEDULE_BEHIND, labels, table.behind(schedule.next_us, now_us)),
+                Sample(SCHEDULE_BEHIND, labels, periods_behind(schedule, now_us)),
             ]
         found += [
             Sample(SCHEDULE_STOPPED, labels, int(schedule.state == "STOPPED")),

@@ -102,6 +102,8 @@ class PipelineService:
         self._decider = RunDecider(children.place, settings.concurrent)
         self._open: dict[str, RunHistory] = {}
         """The runs that have not ended."""
+        self._unreadable: set[str] = set()
+        """Runs that are left as they are, such as those of a newer Penstock: whoever can read them goes on with them."""
         self.schedules = Schedules(schedules, store, ports.clock, self._open, self._carry_out, children.place)
         self._writing = asyncio.Lock()
         """Requests and decisions write logs, never at the same time."""
@@ -114,7 +116,7 @@ class PipelineService:
         await create_control_topics(self._ports.log)
         for run in await self._store.active():
             await self._recover(run)
-        await asyncio.to_thread(self._children.forget_others, set(self._open))
+        await asyncio.to_thread(self._children.forget_others, self._open.keys() | self._unreadable)
         async with asyncio.TaskGroup() as group:
             group.create_task(RequestReader(self._ports.log, self._ports.metadata, self._serve).run())
             group.create_task(self._act())
@@ -134,7 +136,12 @@ class PipelineService:
         ]
 
     async def _recover(self, run: str) -> None:
-        history = await self._store.history(run)
+        try:
+            history = await self._store.history(run)
+        except CorruptDataError as error:
+            _log.error("a run cannot be read, so it is left as it is", run=run, error=str(error))
+            self._unreadable.add(run)
+            return
         if not history.records or history.ended is not None:
             await self._store.retire(run, history)
             return

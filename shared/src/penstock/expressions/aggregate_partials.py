@@ -97,7 +97,7 @@ def _decimal_parts(columns: PartialColumns, arg: Argument, kind: DecimalType) ->
         value = arg.expr.cast(polars_type(wide))
         return [_added(columns, ("sum", arg.node), arg, wide, value)]
     halves = halves_of(arg.expr)
-    return [_added(columns, ("sum", place, arg.node), arg, DECIMAL, half) for place, half in enumerate(halves)]
+    return [_added(columns, ("half", place, arg.node), arg, DECIMAL, half) for place, half in enumerate(halves)]
 
 
 def _added(columns: PartialColumns, key: Any, arg: Argument, kind: DecimalType, value: pl.Expr) -> pl.Expr:
@@ -259,7 +259,8 @@ def _last_where(condition: pl.Expr) -> pl.Expr:
 def _value(
     columns: PartialColumns, name: str, arg: Argument, grouped: pl.Expr, merge: Callable[[pl.Expr], pl.Expr]
 ) -> pl.Expr:
-    return columns.add(name, (name, arg.node), arg.type, arg.expr, grouped, merge, nullable=arg.nullable)
+    # ("first", node) is another column: what rows are chosen by.
+    return columns.add(name, ("row", name, arg.node), arg.type, arg.expr, grouped, merge, nullable=arg.nullable)
 
 
 def _chosen(columns: PartialColumns, name: str, args: list[Argument]) -> pl.Expr:

@@ -79,6 +79,15 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
+@dataclass(frozen=True)
+class Period:
+    """The time between two times of a schedule, and the run that is due at its end."""
+
+    run: str
+    begin_us: int
+    end_us: int
+
+
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule as it stands in the store; the store sets version and nonce."""
 
@@ -93,20 +102,13 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """Counts how often its runs got fresh attempts: after a stop, and where it was begun anew."""
     ended: tuple[EndedPeriod, ...] = ()
     """The newest ones, newest last."""
+    due: Period | None = None
+    """The period that it is at, where that was due before another timetable was given: its run may have begun."""
     version: int = 0
     nonce: str = ""
 
 
 # -- periods ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Period:
-    """The time between two times of a schedule, and the run that is due at its end."""
-
-    run: str
-    begin_us: int
-    end_us: int
 
 
 class Timetable:
@@ -163,13 +165,16 @@ class Timetable:
         return count
 
     def _run(self, begin_us: int) -> str:
-        begin = self._local(begin_us)
         if self.cron.once_a_day:
-            return f"{self._name}-{begin:%Y-%m-%d}"
-        return f"{self._name}-{begin.astimezone(UTC):%Y-%m-%dT%H%MZ}"
+            return f"{self._name}-{self._local(begin_us):%Y-%m-%d}"
+        return _run_of_minute(self._name, begin_us)
 
     def _local(self, moment_us: int) -> datetime:
         return from_micros(moment_us).astimezone(self.cron.zone)
+
+
+def _run_of_minute(name: str, begin_us: int) -> str:
+    return f"{name}-{from_micros(begin_us).astimezone(UTC):%Y-%m-%dT%H%MZ}"
 
 
 # -- placeholders -------------------------------------------------------------------------------------------------------
@@ -237,10 +242,20 @@ def added(before: Schedule | None, name: str, definition: Definition, now_us: in
         )
     known = before.definition
     if definition.start and definition.start != known.start:
-        return replace(before, definition=definition, next_us=timetable.first(now_us), round=before.round + 1)
+        next_us = timetable.first(now_us)
+        return replace(before, definition=definition, next_us=next_us, round=before.round + 1, due=None)
     if timetable.cron.next_after(before.next_us) is None:
         raise UsageError("--cron: there is no such time in the next fifty years")
-    return replace(before, definition=definition)
+    return replace(before, definition=definition, due=_due_before(before, timetable, now_us))
+
+
+def _due_before(before: Schedule, timetable: Timetable, now_us: int) -> Period | None:
+    """What stays the period that a schedule is at, although its timetable would make another one of it."""
+    period = current_period(before)
+    ends = timetable.end_us is not None and timetable.end_us <= before.next_us
+    if period is None or period.end_us > now_us or ends or period == timetable.period(before.next_us):
+        return None
+    return period
 
 
 def paused(before: Schedule) -> Schedule:
@@ -292,11 +307,39 @@ class StopSchedule:
 ScheduleStep = SubmitPeriod | EndPeriod | StopSchedule
 
 
+def current_period(schedule: Schedule) -> Period | None:
+    """The period that a schedule is at; None if it is over."""
+    return next(iter(coming_periods(schedule, 1)), None)
+
+
+def coming_periods(schedule: Schedule, count: int) -> list[Period]:
+    """So many periods from the one that a schedule is at."""
+    found = [schedule.due] if schedule.due is not None else []
+    begin_us = found[-1].end_us if found else schedule.next_us
+    for period in Timetable(schedule.name, schedule.definition).due(begin_us, count - len(found)):
+        # Of two zones the same day may begin twice: a run that is done is not the other one's.
+        others = {ended.run for ended in schedule.ended if ended.begin_us != period.begin_us}
+        others |= {one.run for one in found}
+        found.append(
+            Period(_run_of_minute(schedule.name, period.begin_us), period.begin_us, period.end_us)
+            if period.run in others
+            else period
+        )
+    return found
+
+
+def periods_behind(schedule: Schedule, now_us: int) -> int:
+    """How many periods from the one that a schedule is at are over; at most `COUNTED`."""
+    due = schedule.due
+    table = Timetable(schedule.name, schedule.definition)
+    return min(COUNTED, table.behind(schedule.next_us if due is None else due.end_us, now_us) + (due is not None))
+
+
 def due_period(schedule: Schedule, now_us: int) -> Period | None:
     """The period whose run is to be looked at; None if nothing is to be done before its end, or at all."""
     if schedule.state in ("STOPPED", "REMOVED"):
         return None
-    period = Timetable(schedule.name, schedule.definition).period(schedule.next_us)
+    period = current_period(schedule)
     return period if period is not None and period.end_us <= now_us else None
 
 
@@ -352,7 +395,7 @@ def after_step(schedule: Schedule, step: EndPeriod | StopSchedule) -> Schedule:
         return replace(schedule, state="STOPPED", reason=step.reason)
     period = step.period
     ended = EndedPeriod(period.run, period.begin_us, period.end_us, step.state, step.reason)
-    return replace(schedule, next_us=period.end_us, ended=(*schedule.ended, ended)[-REMEMBERED:])
+    return replace(schedule, next_us=period.end_us, ended=(*schedule.ended, ended)[-REMEMBERED:], due=None)
 
 
 def submission_of(schedule: Schedule, step: SubmitPeriod, now_us: int) -> SubmitRun:

@@ -16,6 +16,7 @@ step, finds no folder to decide it in.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from typing import Final
 
 import msgspec
 
+from penstock.connectors.files.local import LocalParts
+from penstock.connectors.files.writing import STAGING
 from penstock.errors import CorruptDataError, ExternalError, UsageError
 from penstock.savepoint.folder import SEAL, SavepointPlace
 from penstock.savepoint.places import LocalPlace, StoredPlace, place_of
@@ -193,13 +196,18 @@ class StepFolder:
             ExternalError: they cannot be removed, here or in the store.
         """
         try:
+            self._remove_gone()
             for number in obsolete(self.steps()):
+                # A task that nobody waits for any more may have made the folder anew: it must not be in the way.
                 self.of(number).rename(self.path / f"{_GONE}{number:08d}")
-            for path in self.path.glob(f"{_GONE}*"):
-                self._remove_stored(path)
-                shutil.rmtree(path)
+            self._remove_gone()
         except OSError as error:
             raise ExternalError(f"{self.path}: a step that is over cannot be removed: {error}") from error
+
+    def _remove_gone(self) -> None:
+        for path in self.path.glob(f"{_GONE}*"):
+            self._remove_stored(path)
+            shutil.rmtree(path)
 
     def _remove_stored(self, step: Path) -> None:
         """Remove what a step has in the store: its savepoint, and rows that it staged and never decided about."""
@@ -209,7 +217,12 @@ class StepFolder:
                 place.remove(name)
         runs = RunManifests(step, self._staging)
         if runs.is_apart:
-            remove_staged(staging_folder(runs.staging), set())
+            folder = staging_folder(runs.staging)
+            remove_staged(folder, set())
+            if isinstance(folder, LocalParts):
+                with contextlib.suppress(OSError):  # what somebody else has put there stays
+                    (Path(runs.staging) / STAGING).rmdir()
+                    Path(runs.staging).rmdir()
 
 
 class _Begun(msgspec.Struct):

@@ -58,7 +58,9 @@ def run_steps(
     except KeyboardInterrupt:
         return RunOutcome("FINISHED", stopped_text(run.stopped()))
     except PenstockError as error:
-        return RunOutcome("FAILED", f"{shown_text(error)}; {stopped_text(run.stopped())}", shown_frames(error))
+        # A machine that shuts down takes away what a step needs, too; what fails for good fails in the next attempt.
+        state = "FINISHED" if stop.is_set() else "FAILED"
+        return RunOutcome(state, f"{shown_text(error)}; {stopped_text(run.stopped())}", shown_frames(error))
 
 
 def _options(folder: AttemptFolder, spec: AttemptSpec) -> ContinuousOptions:

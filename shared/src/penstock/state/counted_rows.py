@@ -240,6 +240,9 @@ class _CountedRuns(SortedRuns):
         """The rows of these keys whose order is at least that."""
         return self.matches(keys, self.hashes(keys), least, np.full(keys.height, MAX_WATERMARK))
 
+    def _meeting(self, frame: pl.DataFrame, begin: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
+        return end
+
     def _fresh(self, run: Run) -> Run:
         return self._fold(run, False)
 

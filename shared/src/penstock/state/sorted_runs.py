@@ -177,10 +177,18 @@ class SortedRuns:
     ) -> Iterator[Matches]:
         """All pairs of rows of `frame` with rows of the same key whose moment is from `first` to `last`."""
         for run, begin, end in self._spans(hashes):
+            end = self._meeting(frame, begin, end)
             if not (begin < end).any():
                 continue
             begin = run.before(first, begin, end, included=False)
             yield from self._pairs(frame, run, begin, run.before(last, begin, end, included=True))
+
+    def _meeting(self, frame: pl.DataFrame, begin: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The ends, with nothing for rows with a null key: all nulls have one hash, and none is equal to another."""
+        for key in self._keys:
+            if frame[key].null_count():
+                end = np.where(frame[key].is_null().to_numpy(), begin, end)
+        return end
 
     def _spans(self, hashes: NDArray[np.uint64]) -> Iterator[tuple[Run, NDArray[np.int64], NDArray[np.int64]]]:
         """Each run, and where its rows of each hash begin and end.
@@ -208,7 +216,7 @@ class SortedRuns:
     def newest(self, frame: pl.DataFrame, hashes: NDArray[np.uint64], moments: NDArray[np.int64]) -> Iterator[Matches]:
         """Of each run at most one row per row of `frame`: the last one of the same key whose moment is not behind."""
         for run, begin, end in self._spans(hashes):
-            place = run.before(moments, begin, end, included=True) - 1
+            place = run.before(moments, begin, self._meeting(frame, begin, end), included=True) - 1
             while True:  # once, but for keys that share a hash
                 asking = np.flatnonzero(place >= begin)
                 found = place[asking]

@@ -48,7 +48,7 @@ class AsOfJoinOperator(JoiningOperator):
         self._watermarks = GroupWatermarks(context, self._schema.keys.names, restored)
         for _, rows in restored_rows(self._schema, restored) if restored is not None else ():
             if isinstance(rows, TimedRows):
-                self._versions.add(rows, self._versions.hashes(rows.frame))
+                self._keep(rows)
             else:
                 self._wait(rows)
 
@@ -64,7 +64,14 @@ class AsOfJoinOperator(JoiningOperator):
         if number == LEFT:
             self._wait(rows)
         else:
-            self._versions.add(self._timed(rows), self._versions.hashes(rows))
+            self._keep(self._timed(rows))
+
+    def _keep(self, versions: TimedRows) -> None:
+        """Those that a row may meet: null is equal to nothing."""
+        keys = versions.frame.select(self._schema.keys.names)
+        there = ~keys.select(pl.any_horizontal(pl.all().is_null())).to_series().to_numpy()
+        kept = versions if there.all() else versions.take(there)
+        self._versions.add(kept, self._versions.hashes(kept.frame))
 
     def _timed(self, rows: pl.DataFrame) -> TimedRows:
         times = rows[EVENT_TIME].to_numpy(writable=True)

@@ -10,7 +10,6 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Final
 
-import numpy as np
 import polars as pl
 
 from penstock.batches import EVENT_TIME
@@ -84,7 +83,7 @@ class StandingRowsOperator(Operator):
         only_keys = keys.select(self._keys.names)
         before = self._standing(only_keys)
         self._add(rows)
-        return changes(before, self._standing(only_keys), keys[np.repeat(np.arange(keys.height), self._most)])
+        return changes(before, self._standing(only_keys), keys, self._most)
 
     def _add(self, rows: pl.DataFrame) -> None:
         place = pl.int_range(self._came + 1, self._came + 1 + pl.len(), dtype=pl.Int64)
