@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import polars as pl
@@ -15,11 +16,12 @@ from hypothesis import strategies as st
 from obstore.store import LocalStore
 
 from penstock import Pipeline
+from penstock.adapters.system_clock import SystemClock
 from penstock.connectors import files, iterables, kafka
-from penstock.connectors.base import Encoded, WriteContext
+from penstock.connectors.base import Encoded, PublishContext, WriteContext
 from penstock.connectors.files import store_clients
 from penstock.connectors.files.writing import PartFolder
-from penstock.errors import BadRecordError, CorruptDataError, UsageError
+from penstock.errors import BadRecordError, CorruptDataError, PipelineError, UsageError
 from penstock.graph.jobgraph import JobEdge, Link
 from penstock.spark import staging
 from penstock.spark.committing import RunManifests
@@ -27,6 +29,7 @@ from penstock.spark.engine import batch_graph
 from penstock.spark.explain import explain_stages
 from penstock.spark.native import ways
 from penstock.spark.outputs import BATCH_BYTES, StageOutputs
+from penstock.spark.publishing import StagedSink, forget, publish
 from penstock.spark.staging import (
     RecordStager,
     StagedFileError,
@@ -174,3 +177,67 @@ def test_the_plan_says_when_rows_of_a_sink_are_seen(tmp_path):
     assert "staged by tasks, published once per run by the driver; exactly-once" in shown
     assert "seen as tasks write them; at-least-once" in shown
     assert "commits once per run; exactly-once" in shown
+
+
+class Topic:
+    """A sink whose producers share an id per job: rows and mark are visible together, or not at all."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.mark: Any = None
+        self.epoch = 0
+
+    def publisher(self, _context: PublishContext) -> Any:
+        return Producer(self)
+
+
+class Producer:
+    """The newest one may commit."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+
+    async def open(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    async def init_producer(self) -> None:
+        self._topic.epoch += 1
+        self._epoch = self._topic.epoch
+
+    async def read_mark(self) -> Any:
+        return self._topic.mark
+
+    async def commit(self, frames: list[pl.DataFrame], mark: Any) -> None:
+        assert self._epoch == self._topic.epoch, "fenced"
+        self._topic.rows += [row for frame in frames for row in frame["value"].to_list()]
+        self._topic.mark = mark
+
+
+def test_a_driver_that_was_thought_dead_does_not_touch_what_the_next_step_published(tmp_path):
+    """It had looked at its step before another one carried it to its end: the next step stays published, once."""
+    topic, over = Topic(), set[int]()
+
+    def step(number: int, values: list[int]) -> tuple[StagedSink, Path]:
+        folder = tmp_path / f"{number:08d}"
+        staging_folder(str(folder)).open()
+        table = pa.table({"value": values})
+        with pa.OSFile(str(folder / ".staging/part"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+        parts = (StagedPart("part", 0, 1, len(values)),)
+        sink: Any = topic
+        return StagedSink(
+            "p", f"job-{number}", "sink", sink, parts, str(folder), SystemClock(), "job", lambda: number in over
+        ), folder  # fmt: skip
+
+    first, second = step(1, [1, 2]), step(2, [3])
+    publish(*first)
+    over.add(1)
+    forget(*first)
+    publish(*second)
+    with pytest.raises(PipelineError, match="run job-1: another process has carried this step to its end"):
+        publish(*first)
+    publish(*second)
+    assert topic.rows == [1, 2, 3]

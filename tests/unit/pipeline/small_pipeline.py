@@ -128,14 +128,14 @@ class SmallPipeline:
         """Ask for a run."""
         await self.ask(
             SubmitRun(
-                request=request or f"submit-{run}", job=run, name=name, graph={},
+                request=request or f"submit-{run}", job=run, issued_us=self.clock.now_us(), name=name, graph={},
                 artifact=Artifact("artifacts/a.zip", "a", "flights.py"), options=RunOptions(**options),
             )
         )  # fmt: skip
 
     async def cancel(self, run: str, request: str = "") -> None:
         """Ask for its end."""
-        await self.ask(CancelRun(request=request or f"cancel-{run}", job=run))
+        await self.ask(CancelRun(request=request or f"cancel-{run}", job=run, issued_us=self.clock.now_us()))
 
     async def state(self, run: str, state: str, attempts: int | None = None) -> RunHistory:
         """Wait until a run is in that state."""

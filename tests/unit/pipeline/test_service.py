@@ -13,6 +13,7 @@ from penstock.runs.run_log import RunHistory, RunOutcome
 from penstock.runs.run_views import PIPELINE_VIEW, PipelineView, RunView
 from penstock_pipeline import service as service_module
 from penstock_pipeline.metrics import pipeline_samples
+from penstock_pipeline.request_reader import REQUESTS_READ
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +55,37 @@ async def test_a_run_from_request_to_end() -> None:
 
         await until(retired, "nothing of the first is left")
         assert 'penstock_runs_ended_total{state="FINISHED"} 1' in prometheus_text(pipeline_samples(service, 0))
+
+
+async def test_requests_that_were_passed_over_are_passed_over_again() -> None:
+    """Where it is lost which requests were handled: a cancel that came too late, a submission of what was there."""
+    small = SmallPipeline()
+
+    async def read_all() -> bool:
+        noted = await small.metadata.get(REQUESTS_READ)
+        return noted is not None and int(noted) == (await small.log.offsets(REQUESTS, 0))[1]
+
+    async with small.service():
+        for run in ("one", "two"):
+            await small.submit(run)
+            await small.state(run, "RUNNING")
+            await small.submit(run, request=f"{run} is there")
+            await until(read_all, "the requests are read")
+            small.children.change(run, alive=False, outcome=RunOutcome("FAILED", "the disk is full"), decided=False)
+            await small.state(run, "FAILED")
+        await small.cancel("one")
+        await until(read_all, "the cancel is read")
+        await small.submit("one", request="again")
+        await small.state("one", "RUNNING")
+        await until(read_all, "everything is read")
+    await small.metadata.put(REQUESTS_READ, b"-1")
+    async with small.service():
+        await until(read_all, "everything is read again")
+        await small.submit("three")
+        await small.state("three", "QUEUED")
+    assert (await small.store.history("one")).state == "RUNNING"
+    assert not (await small.store.history("one")).cancel_asked
+    assert (await small.store.history("two")).state == "FAILED"
 
 
 async def test_a_run_that_cannot_be_read_stops_no_other() -> None:

@@ -151,13 +151,19 @@ class PipelineService:
 
     # -- requests -------------------------------------------------------------------------------------------------------
 
-    async def _serve(self, request: AnyRunRequest) -> None:
+    async def _serve(self, request: AnyRunRequest, again: bool) -> None:
         """Do what is asked, once: the log of the run knows which requests were carried out."""
         async with self._writing:
-            await self._carry_out(request)
+            if again and (await self._history(request.job)).is_past(request.issued_us):
+                _log.info("a request of long ago is passed over", kind=type(request).__name__, run=request.job)
+            else:
+                await self._carry_out(request)
+
+    async def _history(self, run: str) -> RunHistory:
+        return self._open.get(run) or await self._store.history(run)
 
     async def _carry_out(self, request: AnyRunRequest) -> None:
-        history = self._open.get(request.job) or await self._store.history(request.job)
+        history = await self._history(request.job)
         if history.knows(request.request):
             return
         _log.info("request", kind=type(request).__name__, run=request.job)

@@ -165,6 +165,11 @@ class RunHistory:
         """Whether this request was carried out."""
         return any(record.request == request for record in self.records if isinstance(record, Submitted | CancelAsked))
 
+    def is_past(self, issued_us: int) -> bool:
+        """Whether a request of that moment was about what is over: an end, or what was before the newest submission."""
+        ends = (record.at_us for record in self.records if isinstance(record, Submitted | RunEnded))
+        return 0 < issued_us < max(ends, default=0)
+
     def after(self, record: AnyRunRecord) -> RunHistory:
         """The history with one more record.
 

@@ -263,6 +263,7 @@ def commit(manifest: RunManifest, plan: LogicalPlan, manifests: RunManifests, cl
             manifests.staging_of(manifest),
             clock,
             manifest.job,
+            lambda: manifests.is_committed(manifest.run) or manifests.find(manifest.run) is None,
         )
         for operator, write in sinks.items()
         if publishes(write.sink)

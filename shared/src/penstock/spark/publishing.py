@@ -17,7 +17,7 @@ import os
 import random
 import shutil
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -64,6 +64,8 @@ class StagedSink:
     clock: Clock
     job: str = ""
     """The job of which the run is a step: its steps share transactional ids and marks. Empty: the run has its own."""
+    is_over: Callable[[], bool] = lambda: False
+    """Whether somebody has carried the run to its end, or cleared it away."""
 
     @property
     def identity(self) -> str:
@@ -214,6 +216,12 @@ class _Guarded:
             mark = decode_mark(found)
             if mark.position and mark.last_attempt != self._staged.identity:
                 if self._staged.job:
+                    # Whoever published before has been fenced: what it has done it has put on record.
+                    if await asyncio.to_thread(self._staged.is_over):
+                        raise PipelineError(
+                            f"run {self._staged.run}: another process has carried this step to its end, and may have "
+                            "published the next one; only one may have the folder of a job"
+                        )
                     return None  # that of the step before, which was over before this one began
                 raise PipelineError(
                     f"--run-id {self._staged.run}: rows of this run for {self._staged.operator} are visible that an "
