@@ -19,11 +19,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 import structlog
 from hypothesis import is_hypothesis_test, settings
+from structlog.dev import plain_traceback
 from tests.class_archives import SPARK, quick_java
 
 from penstock.connectors.kafka import default_cluster as kafka_platform
@@ -59,6 +60,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # pytest rewrites every module of a package that has a plugin for it. Where two threads import such modules at once,
     # Python 3.11's counter of nested syntax trees may be wrong (SystemError: AST constructor recursion depth mismatch).
     config.pluginmanager.rewrite_hook._must_rewrite.discard("penstock")
+    # A traceback with all locals takes seconds to write on a busy machine: a leader's lease is over meanwhile.
+    cast(
+        "structlog.dev.ConsoleRenderer", structlog.get_config()["processors"][-1]
+    ).exception_formatter = plain_traceback
     if hasattr(config, "workerinput"):
         return
     from penstock.platform.processes import identify
