@@ -102,8 +102,6 @@ class PipelineService:
         self._decider = RunDecider(children.place, settings.concurrent)
         self._open: dict[str, RunHistory] = {}
         """The runs that have not ended."""
-        self._unreadable: set[str] = set()
-        """Runs that are left as they are, such as those of a newer Penstock: whoever can read them goes on with them."""
         self.schedules = Schedules(schedules, store, ports.clock, self._open, self._carry_out, children.place)
         self._writing = asyncio.Lock()
         """Requests and decisions write logs, never at the same time."""
@@ -114,9 +112,8 @@ class PipelineService:
     async def run(self) -> None:
         """Serve until cancelled."""
         await create_control_topics(self._ports.log)
-        for run in await self._store.active():
-            await self._recover(run)
-        await asyncio.to_thread(self._children.forget_others, self._open.keys() | self._unreadable)
+        unreadable = {run for run in await self._store.active() if not await self._recover(run)}
+        await asyncio.to_thread(self._children.forget_others, self._open.keys() | unreadable)
         async with asyncio.TaskGroup() as group:
             group.create_task(RequestReader(self._ports.log, self._ports.metadata, self._serve).run())
             group.create_task(self._act())
@@ -135,19 +132,20 @@ class PipelineService:
             (history, views[run]) for run, history in self._open.items() if history.attempt is not None and run in views
         ]
 
-    async def _recover(self, run: str) -> None:
+    async def _recover(self, run: str) -> bool:
+        """False of one that is left as it is, such as one of a newer Penstock: whoever can read it goes on with it."""
         try:
             history = await self._store.history(run)
         except CorruptDataError as error:
             _log.error("a run cannot be read, so it is left as it is", run=run, error=str(error))
-            self._unreadable.add(run)
-            return
+            return False
         if not history.records or history.ended is not None:
             await self._store.retire(run, history)
-            return
+            return True
         self._open[run] = history
         if history.attempt is not None:
             _log.info("found a run again", run=run, attempt=history.attempt.attempt, host=history.attempt.host)
+        return True
 
     # -- requests -------------------------------------------------------------------------------------------------------
 

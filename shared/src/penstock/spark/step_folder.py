@@ -196,9 +196,9 @@ class StepFolder:
             ExternalError: they cannot be removed, here or in the store.
         """
         try:
+            # First: a task that nobody waits for may have made the folder of such a step anew, to be renamed, too.
             self._remove_gone()
             for number in obsolete(self.steps()):
-                # A task that nobody waits for any more may have made the folder anew: it must not be in the way.
                 self.of(number).rename(self.path / f"{_GONE}{number:08d}")
             self._remove_gone()
         except OSError as error:
