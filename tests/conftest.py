@@ -14,6 +14,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import traceback
 from collections.abc import Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -57,9 +58,11 @@ class SharedPlatform:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Tell the workers of this run which folder its servers use and whose end is theirs; import Penstock as users do."""
-    # pytest rewrites every module of a package that has a plugin for it. Where two threads import such modules at once,
-    # Python 3.11's counter of nested syntax trees may be wrong (SystemError: AST constructor recursion depth mismatch).
+    # Python 3.11.7 counts nested syntax trees in one place (SystemError: AST constructor recursion depth mismatch). A
+    # tree must not be made while another is: not by two threads whose modules pytest rewrites, as it does with a package
+    # that has a plugin for it, and not for the carets in the traceback of what the garbage collector finds.
     config.pluginmanager.rewrite_hook._must_rewrite.discard("penstock")
+    pytest.MonkeyPatch().setattr(traceback, "_extract_caret_anchors_from_line_segment", lambda segment: None)
     # A traceback with all locals takes seconds to write on a busy machine: a leader's lease is over meanwhile.
     cast(
         "structlog.dev.ConsoleRenderer", structlog.get_config()["processors"][-1]

@@ -155,6 +155,8 @@ async def test_an_answer_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sending, "_PATIENCE_S", 0.5)
     monkeypatch.setattr(sending, "ATTEMPT_S", 0.5)
 
+    gone = asyncio.Event()
+
     async def drip(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
         with contextlib.suppress(ConnectionError):
@@ -162,12 +164,15 @@ async def test_an_answer_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyP
                 writer.write(b"1\r\nx\r\n")
                 await writer.drain()
                 await asyncio.sleep(0.05)
+        writer.close()
+        gone.set()
 
     server = await asyncio.start_server(drip, "127.0.0.1", 0)
     async with asyncio.timeout(20):
         address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
         with pytest.raises(ExternalError, match="TimeoutError; check that it runs"):
             await Requests("POST", {}, 1).send([(address, "k", "{}")], set(), skips=False, each_its_own=False)
+        await gone.wait()
     server.close()
 
 

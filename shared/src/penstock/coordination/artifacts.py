@@ -85,8 +85,8 @@ def local_modules(folder: Path | None = None) -> Iterable[ModuleType]:
     installed = {Path(place).resolve() for place in sysconfig.get_paths().values()}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if not file or not file.endswith(".py"):
-            continue
+        if not file or not file.endswith(".py") or "site-packages" in file.split(os.sep):
+            continue  # most are such: finding out where links lead takes longer than all else here
         path = Path(file).resolve()
         if not path.is_file() or (folder is not None and not path.is_relative_to(folder)):
             continue
