@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import polars as pl
@@ -22,7 +23,8 @@ from tests.integration.failing_workers import with_failing_workers
 from tests.integration.sink_rows import Sale, sales, sales_by_shop, write
 from tests.services import wait_for
 
-from penstock import Pipeline, PipelineError, col, count
+from penstock import Pipeline, PipelineError, col, count, session, tumbling
+from penstock.api.stream import SourceStream
 from penstock.connectors import http, iterables
 from penstock.connectors.base import WriteContext
 from penstock.connectors.http import sending
@@ -95,6 +97,67 @@ def test_changes_delete(service: Service) -> None:
     assert p.run().state == "FINISHED"
     found = {path.removeprefix("/"): row["total"] for path, row in service.resources.items()}
     assert found == {shop: total for shop, total in sales_by_shop().items() if shop > "s3"}
+
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class Visit:
+    user: str
+    page: str
+    left: bool
+    at: datetime
+
+
+def visits(*seconds: int) -> SourceStream[Visit]:
+    """Of one user, each of another page."""
+    rows = [
+        Visit("a", f"p{number}", number == 0, AT + timedelta(seconds=second)) for number, second in enumerate(seconds)
+    ]
+    read = iterables.Source(rows, schema=Visit, event_time="at", max_out_of_orderness="0s", rate=40)
+    return Pipeline("p").read(read)
+
+
+def test_a_column_of_facts_deletes_nothing(service: Service) -> None:
+    """Whatever its name is: only updates and changes say by `retracted` that a row is no more."""
+    windows = visits(0, 1).key_by("user").window(tumbling("1h")).agg(retracted=col("left").any())
+    assert windows.write(service.sink("/{user}/{window_start}", method="PUT"))._pipeline.run().state == "FINISHED"
+    assert [row["retracted"] for row in service.resources.values()] == [True]
+
+
+@pytest.mark.parametrize("shape", ["select", "all"])
+def test_rows_that_move_to_another_address_leave_none_behind(service: Service, shape: str) -> None:
+    """The newest page of a user, by the page."""
+    newest = visits(0, 1, 2).key_by("user").deduplicate("last")
+    shaped = newest.select("user", "page") if shape == "select" else newest
+    assert shaped.write(service.sink("/{page}", method="PUT"))._pipeline.run().state == "FINISHED"
+    assert [row["page"] for row in service.resources.values()] == ["p2"]
+
+
+def test_the_key_of_updates_stands_where_it_is_needed(service: Service) -> None:
+    """To take back what a row replaces; names that are made of it need nothing more."""
+    newest = visits(0).key_by("user").deduplicate("last")
+    with pytest.raises(
+        PipelineError, match=r"changes: user, which says which row a row replaces, is not there any more"
+    ):
+        newest.select("page").write(service.sink("/{page}", method="PUT"))
+    by_name = newest.select(name=col("user").str.to_uppercase())
+    assert "changes" not in str(by_name.write(service.sink("/{name}", method="PUT"))._pipeline.plan)
+
+
+def test_sessions_that_are_no_more_are_deleted(service: Service) -> None:
+    """So they have to say so: without the column the sink would never know."""
+    sessions = visits(0, 8, 40, 4, 200).key_by("user").window(session("5s")).allowed_lateness("100s").agg(n=count())
+    for wrong, said in [
+        (sessions.drop("retracted"), "write: retracted, which says which row a row replaces, is not there any more"),
+        (sessions.rename({"retracted": "gone"}), "leave it that name"),
+    ]:
+        with pytest.raises(PipelineError, match=said):
+            wrong.write(service.sink("/{user}/{window_start}", method="PUT"))
+    assert sessions.write(service.sink("/{user}/{window_start}", method="PUT"))._pipeline.run().state == "FINISHED"
+    assert sorted(row["n"] for row in service.resources.values()) == [1, 1, 3]
+    assert not any("retracted" in row for row in service.resources.values())
 
 
 async def test_a_job_with_failing_workers_and_a_rescale_calls_for_every_row(service: Service) -> None:

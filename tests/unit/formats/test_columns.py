@@ -6,8 +6,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -113,3 +115,16 @@ def test_reasons_name_the_place() -> None:
     )
     assert [reason.split(":")[0] for _, reason in bad] == ["l[0]", "l[0]", "d"]
     assert "timezone=" in bad[0][1]
+
+
+def test_numbers_of_numpy_stay_good_beside_a_bad_row() -> None:
+    """Rows are looked at one by one then, and take what whole columns take."""
+    schema = Schema((Field("n", INT64), Field("x", FLOAT64), Field("ok", BOOLEAN)))
+    builder = FrameBuilder(schema)
+    good = (np.int64(3), Decimal("1.5"), np.True_), (4, np.float32(0.5), False)
+    wrong = ("oops", 1.0, True), (1, 10**400, True), (np.True_, 1.0, True), (1, "1", True), (1, 1.0, np.int64(1))
+    whole, none = builder.frame(list(zip(*good, strict=True)))
+    frame, bad = builder.frame(list(zip(*good, *wrong, strict=True)))
+    assert not none
+    assert_frame_equal(frame, whole)
+    assert [index for index, _ in bad] == [2, 3, 4, 5, 6]

@@ -27,6 +27,7 @@ from penstock.types import (
     INT8,
     INT64,
     STRING,
+    TIME,
     TIMESTAMP,
     Field,
     ListType,
@@ -235,3 +236,30 @@ def test_any_bytes_are_rows_or_bad_records(block: bytes) -> None:
     decoded = decoder().decode(block)
     indexes = [line.index for line in decoded.bad]
     assert indexes == sorted(set(indexes))
+
+
+@pytest.mark.parametrize("line", [b'x,"",', b'x,"y",', b'"x",y,', b'x,"a ""b""",'])
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
+def test_what_is_empty_behind_quotes_is_null(line: bytes, end: bytes) -> None:
+    """Also at the end of a block, which needs no line end."""
+    schema = Schema((Field("a", STRING), Field("b", STRING), Field("c", STRING, nullable=True)))
+    for records in (1, 2, 3):
+        decoded = CsvDecoder(schema, schema.names, "x").decode((line + (end or b"\n")) * (records - 1) + line + end)
+        assert decoded.frame["c"].to_list() == [None] * records
+
+
+def test_a_byte_order_mark_within_a_file_is_text() -> None:
+    """Wherever a block begins; that of the file stands before its header."""
+    schema = Schema((Field("a", STRING),))
+    assert CsvDecoder(schema, ["a"], "x").decode("\ufeffa\n\ufeffb\n".encode()).frame.rows() == [
+        ("\ufeffa",),
+        ("\ufeffb",),
+    ]
+
+
+def test_what_is_behind_microseconds_is_cut() -> None:
+    """Rounding could make it another day."""
+    schema = Schema((Field("at", TIMESTAMP), Field("time", TIME)))
+    decoded = CsvDecoder(schema, schema.names, "x").decode(b"2026-01-01T23:59:59.9999999Z,23:59:59.9999999\n")
+    at = datetime(2026, 1, 1, 23, 59, 59, 999_999, tzinfo=UTC)
+    assert decoded.frame.rows() == [(at, at.time())]

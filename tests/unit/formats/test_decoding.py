@@ -28,6 +28,7 @@ from penstock.types import (
     INT64,
     NULL,
     STRING,
+    TIME,
     TIMESTAMP,
     UINT64,
     Field,
@@ -327,3 +328,31 @@ def test_the_size_of_pieces_changes_nothing(lines: list[bytes], size: int) -> No
     expected = JsonDecoder(FLIGHT).decode_values(lines, skip_blank=True)
     assert_frame_equal(decoded.frame, expected.frame)
     assert [(line.error, line.raw) for line in decoded.bad] == [(line.error, line.raw) for line in expected.bad]
+
+
+@pytest.mark.parametrize("zone", [None, ZoneInfo("Europe/Berlin")])
+@pytest.mark.parametrize("beside", ["", "oops\n"])
+def test_what_is_behind_microseconds_is_cut(zone: ZoneInfo | None, beside: str) -> None:
+    """On the fast way and on the exact one, within others too: rounded it could be another day."""
+    inner = StructType((Field("time", TIME), Field("text", STRING)))
+    schema = Schema((Field("at", TIMESTAMP), Field("moments", ListType(TIMESTAMP)), Field("inner", inner)))
+    row = (
+        '{"at":"2026-01-01T23:59:59.9999999Z","moments":["2026-01-02T01:59:59.999999999+02:00",null],'
+        '"inner":{"time":"23:59:59.9999999","text":"it is 23:59:59.9999999"}}\n'
+    )
+    decoded = JsonDecoder(schema, zone).decode((row + beside + row).encode())
+    at = datetime(2026, 1, 1, 23, 59, 59, 999_999, tzinfo=UTC)
+    expected = (at, [at, None], {"time": at.time(), "text": "it is 23:59:59.9999999"})
+    assert decoded.frame.rows() == [expected, expected]
+    assert len(decoded.bad) == bool(beside)
+
+
+def test_values_that_are_none_are_said_alike_beside_nanoseconds() -> None:
+    """Whichever decoder looks at them."""
+    schema = Schema((Field("at", TIMESTAMP), Field("text", STRING)))
+    for value in ("3", "null", '"zz"', "[]"):
+        said = [
+            JsonDecoder(schema).decode(b'{"at":%s,"text":"%s"}' % (value.encode(), text))
+            for text in (b"", b":11.1234567")
+        ]
+        assert said[0].bad[0].error == said[1].bad[0].error

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from penstock.api.joins import On, regular_join_node
 from penstock.api.over import top_schema
-from penstock.api.updates import check_ends, known_keys, update_keys
+from penstock.api.updates import check_ends, known_keys, moves, takes_back, update_keys
 from penstock.api.verbs import (
     OF_WINDOWS,
     ColumnVerbs,
@@ -202,17 +202,22 @@ class UpsertStream(ColumnVerbs):
         return UpsertStream(self._pipeline, self._rename_node(names))
 
     def write(self, sink: Sink) -> WrittenStream:
-        """Hand the updates to `sink`, or as changes to one that wants these.
+        """Hand the updates to `sink`, or as changes to one that wants these, or where a row may stand under another key
+        than the one that it replaces.
 
         Raises:
-            PipelineError: it cannot take rows of this schema, or another sink of the pipeline writes to its place.
+            PipelineError: it cannot take rows of this schema, or another sink of the pipeline writes to its place; or a
+                column is not there any more that says what a row replaces there.
 
         Example:
             >>> totals = bids.key_by("auction").agg(bids=count())
             >>> written = totals.write(kafka.Sink("totals", key="auction", format="debezium"))
         """
-        if sink.wants_changes and self._node.mode == "upsert":
-            return self.changes().write(sink)
+        key = sink.upsert_key
+        if self._node.mode == "upsert" and key is not None:
+            if sink.wants_changes or moves(self._node, key):
+                return self.changes().write(sink)
+            sink = sink.of_changes() if takes_back(self._node, key) else sink
         return super().write(sink)
 
     def final(self) -> Stream[Row]:

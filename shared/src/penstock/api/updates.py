@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from penstock.connectors.base import ChangeSource
 from penstock.errors import PipelineError
+from penstock.expressions import columns_of
 from penstock.expressions.nodes import Column, without_alias
 from penstock.graph.logical import (
     RANK,
@@ -81,3 +84,40 @@ def update_keys(node: Node, verb: str) -> tuple[tuple[str, ...], str | None]:
             return node.keys, RETRACTED
         case _:
             return node.keys, None
+
+
+def moves(node: Node, key: Iterable[str]) -> bool:
+    """Whether an update may stand under another key of these columns than the row that it replaces: a row is left there
+    then, unless it is taken back."""
+    updates, parts = _made_of(node)
+    return not parts(key) <= {*update_keys(updates, "write")[0]}
+
+
+def takes_back(node: Node, key: Iterable[str]) -> bool:
+    """Whether rows with `retracted` true say of a key of these columns that it has none.
+
+    So they do where the key says which window it is: the newest row of another one may be that of another window.
+
+    Raises:
+        PipelineError: they do, and `retracted`, or the key of the updates, is not there any more.
+    """
+    updates, parts = _made_of(node)
+    retracted = update_keys(updates, "write")[1]
+    if retracted is None or parts(key) <= {*updates.keys}:
+        return False
+    name = update_keys(node, "write")[1]
+    if name != RETRACTED:
+        raise PipelineError(
+            f"write: {name!r} says which sessions are no more, which sinks look for under the name {RETRACTED!r}; leave "
+            "it that name"
+        )
+    return True
+
+
+def _made_of(node: Node) -> tuple[Node, Callable[[Iterable[str]], set[str]]]:
+    """What sends the updates that a node shapes, and of which of its columns some of the node's are made."""
+    if not isinstance(node.operation, Project):
+        return node, set
+    updates, parts = _made_of(node.inputs[0])
+    read = {name: columns_of(expr) for name, expr in node.operation.columns}
+    return updates, lambda names: parts({each for name in names for each in read[name]})

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from penstock.connectors.base import Encoded, Sink
 from penstock.errors import BadRecordError, PipelineError
-from penstock.types import BOOLEAN, FLOATS, Field, Schema, can_be_key
+from penstock.types import FLOATS, Field, Schema, can_be_key
 
 if TYPE_CHECKING:
     import polars as pl
 
 RETRACTED: Final = "retracted"
 """The column in which corrected sessions, and changes, say that a row is no more."""
-_WINDOW: Final = frozenset({"window_start", "window_end"})
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,12 @@ class KeyedRows:
     key: tuple[str, ...]
     """Empty: rows are added."""
     changes: bool = False
-    """Whether what is taken back of them is deleted, whatever the key is."""
+    """Whether they say by `retracted` that there is no row of a key any more."""
+
+    @property
+    def deletes(self) -> bool:
+        """Whether a row with `retracted` true deletes what its key has."""
+        return self.changes and bool(self.key)
 
     def check(self, schema: Schema, *, updates: bool, instead: str) -> None:
         """Raise `PipelineError` if rows cannot be told apart by the key, or there is none and rows replace others.
@@ -50,22 +54,13 @@ class KeyedRows:
                     f"{self.what}: key: {name} is {kind}, by which rows are not told apart; choose another one"
                 )
 
-    def deletes(self, schema: Schema) -> bool:
-        """Whether a row with `retracted` true deletes what its key has.
-
-        Of updates only where the key says which window it is: another key's newest row may be that of another window.
-        """
-        retracts = RETRACTED in schema and schema.field(RETRACTED).type == BOOLEAN
-        return bool(self.key) and retracts and (self.changes or not _WINDOW.isdisjoint(self.key))
-
     def columns(self, schema: Schema) -> Schema:
         """Those that are written; those of the key are never null."""
-        deletes = self.deletes(schema)
         return Schema(
             tuple(
                 Field(field.name, field.type, field.nullable and field.name not in self.key)
                 for field in schema
-                if not (deletes and field.name == RETRACTED)
+                if not (self.deletes and field.name == RETRACTED)
             )
         )
 

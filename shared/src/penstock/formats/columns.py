@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.decimal_columns import decimals_of, exact_decimals
@@ -170,15 +171,20 @@ class FrameBuilder:
         if kind in INTEGERS:
             return _integer(value, kind, path)
         if kind in FLOATS:
-            if not isinstance(value, int | float):
+            if not isinstance(value, Real | Decimal):
                 raise _wrong(value, kind, path)
-            return float(value)
+            try:
+                return float(value)
+            except OverflowError:
+                raise WrongValueError(f"{path}: {value!s:.40}... does not fit into {kind}") from None
         if kind.name == "timestamp":
             return self._timestamp(value, kind, path)
         if kind.name == "date":
             if not isinstance(value, date) or isinstance(value, datetime):
                 raise _wrong(value, kind, path)
             return value
+        if kind.name == "boolean" and getattr(value, "dtype", None) == "bool":
+            return bool(value)  # NumPy's
         if not isinstance(value, _PYTHON[kind.name]):
             raise _wrong(value, kind, path)
         if isinstance(value, time) and value.tzinfo is not None:
@@ -250,13 +256,14 @@ def _decimal(value: Any, kind: DecimalType, path: str) -> Decimal:
 
 
 def _integer(value: Any, kind: Scalar, path: str) -> int:
-    if not isinstance(value, int):
+    if not isinstance(value, Integral):
         raise _wrong(value, kind, path)
+    value = int(value)
     bits = int(kind.name.removeprefix("u").removeprefix("int"))
     least, most = (0, 2**bits - 1) if kind.name[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     if not least <= value <= most:
         raise WrongValueError(f"{path}: {value} does not fit into {kind}, {least} to {most}")
-    return int(value)
+    return value
 
 
 def _part(value: Any, member: Field, kind: StructType, path: str) -> Any:

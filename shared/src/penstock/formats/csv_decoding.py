@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import csv
 import io
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from datetime import date, datetime, time, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
@@ -19,7 +20,7 @@ from penstock.decimal_columns import decimals_of, decimals_of_texts
 from penstock.decimals import misfit, of_text, units_of
 from penstock.errors import PipelineError, nearest
 from penstock.formats.columns import MISSING, FrameBuilder, WrongValueError
-from penstock.formats.decoding import BadLine, Decoded, line_ends, timestamps_of
+from penstock.formats.decoding import BadLine, Decoded, line_ends, timestamps_of, without_nanoseconds
 from penstock.types import (
     FLOATS,
     INTEGERS,
@@ -144,6 +145,10 @@ class CsvDecoder:
         from pyarrow import csv as arrow_csv
 
         skipped: dict[int, str] = {}
+        if text.startswith(BOM_UTF8):  # Arrow leaves one out, as if a file began here
+            text = BOM_UTF8 + text
+        if not text.endswith(b"\n") and text.count(b'"') % 2 == 0:
+            text += b"\n"  # without it Arrow takes what is empty behind a quoted value for quoted
 
         def note(row: arrow_csv.InvalidRow) -> Literal["skip"]:
             assert row.number is not None
@@ -225,7 +230,7 @@ class CsvDecoder:
         expected = f"{field.name}: expected {field.type}, got {text!r:.100}"
         try:
             if field.type.name in _BY_MSGSPEC:
-                value = msgspec.convert(text, _BY_MSGSPEC[field.type.name])
+                value = msgspec.convert(without_nanoseconds(text), _BY_MSGSPEC[field.type.name])
                 return self._builder._checked(value, field.type, field.name), ""
             if field.type.name == "binary":
                 return base64.b64decode(text, validate=True), ""

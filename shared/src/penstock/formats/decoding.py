@@ -5,15 +5,16 @@ queues share it. JSON goes through msgspec's typed decoder, which is both the fa
 and pyarrow's NDJSON readers) and strict: wrong types, missing fields and malformed lines are never turned into nulls. A
 block is decoded as a whole; only if something in it is not right is it decoded again line by line, with the same types.
 
-Timestamps are RFC 3339. In the fast path they arrive as text and are parsed by Arrow, several times faster than as
-datetime objects; whatever that does not take, or takes more generously than RFC 3339, goes the exact way.
+Timestamps are RFC 3339; what they have behind microseconds is cut. In the fast path they arrive as text and are parsed
+by Arrow, several times faster than as datetime objects; whatever that does not take, or takes more generously than RFC
+3339, goes the exact way.
 """
 
 from __future__ import annotations
 
 import re
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
@@ -44,6 +45,9 @@ _NEWLINE: Final = 10
 _MISSING: Final = re.compile(
     r"(?:Object missing required field `(.*?)`|Expected `[^`]*`, got `null`)(?: - at `\$\.?(.*?)`)?$"
 )
+_FINER_THAN_MICROS: Final = re.compile(r"(?<=:[0-9]{2}\.[0-9]{6})[0-9]+")
+_CUT_BY_ARROW: Final = (r"(:[0-9]{2}\.[0-9]{6})[0-9]+", r"\1")
+_MAY_BE_FINER: Final = re.compile(rb":[0-9]{2}\.[0-9]{7}")
 _PIECE_BYTES: Final = 512 << 10
 """Blocks are decoded in pieces of about this size, so that row objects are columns before they leave the processor's
 caches. The gain is not certain: docs/performance.md has the measurements."""
@@ -121,6 +125,7 @@ class JsonDecoder:
         self._builder = FrameBuilder(schema, zone)
         self._getters = [_getter(f"f{index}") for index in range(len(schema.fields))]
         self._exact = msgspec.json.Decoder(_row_struct(schema.fields))
+        self._finer = msgspec.json.Decoder(_row_struct(schema.fields, cut=True), dec_hook=_cut)
         # With a zone given, timestamps without offset are expected, and only the exact way takes those.
         self._fast = msgspec.json.Decoder(_row_struct(schema.fields, timestamps_as_text=True)) if zone is None else None
 
@@ -141,7 +146,7 @@ class JsonDecoder:
         decode = self._exact.decode
         for index, value in enumerate(values):
             try:
-                rows.append(decode(value))
+                rows.append(self._cut(value) if _MAY_BE_FINER.search(value) else decode(value))
                 indexes.append(index)
             except (msgspec.MsgspecError, ValueError, RecursionError) as error:
                 if not (skip_blank and not value.strip()):
@@ -149,6 +154,13 @@ class JsonDecoder:
         frame, wrong = self._builder.frame([getter(rows) for getter in self._getters])
         bad += [BadLine(indexes[index], error, values[indexes[index]]) for index, error in wrong]
         return Decoded(frame, sorted(bad, key=lambda line: line.index) if wrong else bad)
+
+    def _cut(self, value: bytes) -> Any:
+        """A row whose timestamps and times of day may have to be cut; of one that is none, the usual error."""
+        try:
+            return self._finer.decode(value)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return self._exact.decode(value)
 
     def _decode_fast(self, block: bytes) -> pl.DataFrame | None:
         """The frame if the whole block is right, None if anything needs a closer look."""
@@ -215,7 +227,11 @@ def timestamps_of(field: Field, texts: Sequence[str | None]) -> pl.Series:
     array: Any = pa.array(texts, pa.string())
     if not _have_seconds_and_offset(array):
         raise ValueError(field.name)
-    micros: Any = pc.cast(pc.cast(array, pa.timestamp("us", "UTC")), pa.int64())
+    try:
+        moments: Any = pc.cast(array, pa.timestamp("us", "UTC"))
+    except pa.ArrowInvalid:
+        moments = pc.cast(pc.replace_substring_regex(array, *_CUT_BY_ARROW), pa.timestamp("us", "UTC"))
+    micros: Any = pc.cast(moments, pa.int64())
     made = pl.from_arrow(micros)
     assert isinstance(made, pl.Series)
     return not_null(within_years(made.rename(field.name)), field).cast(pl.Datetime("us", "UTC"))
@@ -258,12 +274,51 @@ def _objects(block: bytes) -> int:
     return len(inner) + 1 if brackets else -1
 
 
-def _row_struct(fields: Sequence[Field], *, timestamps_as_text: bool = False) -> type[msgspec.Struct]:
-    """A class that msgspec decodes an object of these fields into; attributes are f0, f1, ... in order."""
+class _Kinds(type):
+    """Of a class that a hook makes values of another one for, which msgspec lets pass if they are instances."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, datetime | time)
+
+
+class _CutMoment(metaclass=_Kinds):
+    """A timestamp whose digits behind the microseconds are left out."""
+
+
+class _CutTime(metaclass=_Kinds):
+    """A time of day whose digits behind the microseconds are left out."""
+
+
+_CUT: Final[dict[Any, Any]] = {datetime: _CutMoment, time: _CutTime}
+
+
+def _cut(kind: type, value: Any) -> datetime | time:
+    """msgspec itself would round, into another second, day or window."""
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return msgspec.convert(without_nanoseconds(value), datetime if kind is _CutMoment else time)
+
+
+def without_nanoseconds(text: str) -> str:
+    """A timestamp or time of day without the digits behind its microseconds."""
+    return _FINER_THAN_MICROS.sub("", text)
+
+
+def _row_struct(
+    fields: Sequence[Field], *, timestamps_as_text: bool = False, cut: bool = False
+) -> type[msgspec.Struct]:
+    """A class that msgspec decodes an object of these fields into; attributes are f0, f1, ... in order.
+
+    Args:
+        fields: of the object.
+        timestamps_as_text: they are not parsed; those within others are.
+        cut: for a decoder with the hook `_cut`.
+    """
+    scalars = {name: _CUT.get(kind, kind) for name, kind in _HINTS.items()} if cut else _HINTS
     members: list[Any] = []
     for index, field in enumerate(fields):
         as_text = timestamps_as_text and field.type == TIMESTAMP
-        hint = str if as_text else _hint(field.type)
+        hint = str if as_text else _hint(field.type, scalars)
         if field.default is not None:
             default = field.default.astimezone(UTC).isoformat().replace("+00:00", "Z") if as_text else field.default
             factory: Any = msgspec.field(default_factory=lambda default=default: default)
@@ -274,25 +329,25 @@ def _row_struct(fields: Sequence[Field], *, timestamps_as_text: bool = False) ->
     return msgspec.defstruct("Row", members, rename=names, kw_only=True, gc=False)
 
 
-def _hint(kind: DataType) -> Any:
+def _hint(kind: DataType, scalars: Mapping[str, Any]) -> Any:
     if isinstance(kind, ListType):
-        return list[_hint(kind.inner) | None]
+        return list[_hint(kind.inner, scalars) | None]
     if isinstance(kind, MapType):
-        return dict[str, _hint(kind.value) | None]
+        return dict[str, _hint(kind.value, scalars) | None]
     if isinstance(kind, StructType):
         # A TypedDict, because its keys may be any text, and columns are built from mappings as well as from objects.
         typed_dict: Any = typing.TypedDict
-        members = {field.name: _member_hint(field) for field in kind.fields}
+        members = {field.name: _member_hint(field, scalars) for field in kind.fields}
         return typed_dict("Nested", members)
     if kind in INTEGERS:
         return int
     if isinstance(kind, DecimalType):
         return Decimal
-    return float if kind in FLOATS else _HINTS[kind.name]
+    return float if kind in FLOATS else scalars[kind.name]
 
 
-def _member_hint(field: Field) -> Any:
-    hint = _hint(field.type) | None if field.nullable else _hint(field.type)
+def _member_hint(field: Field, scalars: Mapping[str, Any]) -> Any:
+    hint = _hint(field.type, scalars) | None if field.nullable else _hint(field.type, scalars)
     return typing.NotRequired[hint] if field.nullable or field.default is not None else hint
 
 

@@ -8,16 +8,20 @@ declared type: `SchemaMatcher` refuses it before a row is read. Values that do n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import PipelineError, nearest
 from penstock.formats.columns import MAX_MICROS, MIN_MICROS, MISSING, FrameBuilder
 from penstock.map_columns import with_keys_once
 from penstock.types import (
+    DATE,
     FLOATS,
     INTEGERS,
     NULL,
     NUMERIC,
+    STRING,
     TIMESTAMP,
     DataType,
     DecimalType,
@@ -27,12 +31,17 @@ from penstock.types import (
     Schema,
     StructType,
     of_arrow,
+    parts_of,
     polars_type,
 )
 
 if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
+
+_EPOCH: Final = date(1970, 1, 1)
+_MIN_DAY: Final = (date.min - _EPOCH).days
+_MAX_DAY: Final = (date.max - _EPOCH).days
 
 
 class SchemaMatcher:
@@ -86,14 +95,19 @@ class SchemaMatcher:
         raw = pl.from_arrow(batch.select(self.names))
         assert isinstance(raw, pl.DataFrame)
         columns = [self._column(field, raw, batch.num_rows) for field in self._schema]
-        bad: dict[int, str] = {}
+        bad: dict[int, list[Field]] = {}
         for field, column in zip(self._schema, columns, strict=True):
             for row in self._failures(field, column, raw):
-                bad.setdefault(row, f"{field.name}: {_problem(field, raw, row)}")
-        frame = pl.DataFrame(columns)
+                bad.setdefault(row, []).append(field)
+        frame = pl.DataFrame(
+            [_with_keys_once(column, field) for field, column in zip(self._schema, columns, strict=True)]
+        )
         if not bad:
             return frame, []
-        failed = [(row, reason, str(raw.row(row, named=True)).encode()) for row, reason in sorted(bad.items())]
+        failed = [
+            (row, f"{fields[0].name}: {_problem(fields[0], raw, row)}", _shown(raw[row], fields).encode())
+            for row, fields in sorted(bad.items())
+        ]
         return frame.filter(pl.Series([row not in bad for row in range(frame.height)])), failed
 
     def _column(self, field: Field, raw: pl.DataFrame, height: int) -> pl.Series:
@@ -108,18 +122,82 @@ class SchemaMatcher:
         if isinstance(column.dtype, pl.Datetime) and column.dtype.time_zone is None and self._timezone is not None:
             zoned = column.dt.replace_time_zone(self._timezone, ambiguous="earliest", non_existent="null")
             column = zoned.dt.convert_time_zone("UTC")
-        return with_keys_once(column if column.dtype == wanted else column.cast(wanted, strict=False), field.type)
+        return column if column.dtype == wanted else column.cast(wanted, strict=False)
 
     def _failures(self, field: Field, column: pl.Series, raw: pl.DataFrame) -> list[int]:
-        failed: set[int] = set()
-        if not field.nullable:
-            failed.update(column.is_null().arg_true())
-        if column.null_count() and field.name not in self._missing:
-            failed.update((column.is_null() & raw[field.name].is_not_null()).arg_true())
-        if field.type == TIMESTAMP:
-            micros = column.to_physical()
-            failed.update(((micros < MIN_MICROS) | (micros > MAX_MICROS)).arg_true())
-        return sorted(failed)
+        found = raw[field.name] if field.name in raw.columns else column
+        return _misfits(field, found, column).arg_true().to_list()
+
+
+def _misfits(field: Field, found: pl.Series, column: pl.Series) -> pl.Series:
+    """Which rows have a value that does not fit: null where it must not be, or lost in the cast from what was found."""
+    wrong = column.is_null() if not field.nullable else column.is_null() & found.is_not_null()
+    match field.type:
+        case ListType(inner=inner):
+            return wrong | _misfits_within(Field("", inner, nullable=True), found, column)
+        case MapType(value=value):
+            entry = StructType((Field("key", STRING), Field("value", value, nullable=True)))
+            return wrong | _misfits_within(Field("", entry, nullable=True), _entries(found), _entries(column))
+        case StructType(fields=members):
+            for member in members:
+                parts = (each.struct.field(member.name) for each in (found, column))
+                wrong |= _misfits(member, *parts) & found.is_not_null()
+        case kind if kind == TIMESTAMP:
+            # Before the cast, in which what is too far overflows. Nanoseconds reach from 1677 to 2262.
+            unit = 1_000 if getattr(found.dtype, "time_unit", "us") == "ms" else 1
+            moments = column.to_physical() if unit == 1 else found.to_physical()
+            far = (moments < -(-MIN_MICROS // unit)) | (moments > MAX_MICROS // unit)
+            wrong |= far.fill_null(value=False)
+        case kind if kind == DATE:
+            days = column.to_physical()
+            wrong |= ((days < _MIN_DAY) | (days > _MAX_DAY)).fill_null(value=False)
+        case _:
+            pass
+    return wrong
+
+
+def _entries(maps: pl.Series) -> pl.Series:
+    """Maps, or nothing but nulls, as lists of their entries."""
+    import polars as pl
+
+    key, value = (maps.dtype.key, maps.dtype.value) if isinstance(maps.dtype, pl.Map) else (pl.String(), pl.Null())
+    return maps.cast(pl.List(pl.Struct({"key": key, "value": value})))
+
+
+def _misfits_within(inner: Field, found: pl.Series, column: pl.Series) -> pl.Series:
+    """The same for rows of lists: which have such a value in them."""
+    import numpy as np
+    import polars as pl
+
+    none = pl.repeat(value=False, n=column.len(), eager=True)
+    if not _may_misfit(inner, found.dtype, column.dtype):
+        return none
+    lengths = column.list.len().fill_null(0)
+    rows = pl.Series(np.repeat(np.arange(column.len()), lengths.to_numpy()))
+    parts = (each.explode(empty_as_null=False, keep_nulls=False) for each in (found, column))
+    wrong = _misfits(inner, *parts)
+    return none.scatter(rows.filter(wrong).unique(), values=True)
+
+
+def _may_misfit(inner: Field, found: pl.DataType, column: pl.DataType) -> bool:
+    """Whether anything in lists can be wrong at all: most are as they are declared, and need no look."""
+    return found != column or any(
+        part in (TIMESTAMP, DATE) or (isinstance(part, StructType) and not all(each.nullable for each in part.fields))
+        for part in parts_of(inner.type)
+    )
+
+
+def _with_keys_once(column: pl.Series, field: Field) -> pl.Series:
+    return with_keys_once(column, field.type)
+
+
+def _shown(row: pl.DataFrame, failed: Sequence[Field]) -> str:
+    """The values of a row; moments and days as numbers where they may be ones that Python does not have."""
+    values: dict[str, Any] = {}
+    far = {field.name for field in failed if not {TIMESTAMP, DATE}.isdisjoint(parts_of(field.type))}
+    for column in row:
+        values[column.name] = (column.to_physical() if column.name in far else column)[0]
+    return str({name: value.to_list() if hasattr(value, "to_list") else value for name, value in values.items()})
 
 
 def _problem(field: Field, raw: pl.DataFrame, row: int) -> str:

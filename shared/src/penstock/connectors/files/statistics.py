@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.expressions.nodes import Node
 
 _COMPARED: Final = frozenset({*INTEGERS, STRING, DATE, TIMESTAMP})
-_CAST: Final = ("timestamp", "duration", "time", "decimal", "dictionary", "date64")
+_CAST: Final = ("timestamp", "duration", "time", "decimal", "dictionary", "date")
 """Arrow types of which values may be no values of ours."""
 _MIRRORED: Final = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq"}
 
@@ -67,14 +67,17 @@ class GroupFacts:
         if not field.nullable and known.nulls != 0:
             return False
         if field.type == TIMESTAMP:
-            return str(kind).startswith("timestamp[us, tz=") and self._is_in_calendar(known)
+            return str(kind).startswith("timestamp[us, tz=") and self._is_in_calendar(known, TIMESTAMP)
+        if field.type == DATE:
+            return str(kind) == "date32[day]" and self._is_in_calendar(known, DATE)
         return not any(word in str(kind) for word in _CAST) and _is_of(kind, field.type)
 
-    def _is_in_calendar(self, known: _Facts) -> bool:
+    def _is_in_calendar(self, known: _Facts, kind: DataType) -> bool:
+        """Days that Python has no value for are no bounds."""
         if known.nulls == self.rows:
             return True
-        bounds = [_value(each, TIMESTAMP) for each in (known.least, known.most)]
-        return all(each is not None and MIN_MICROS <= each <= MAX_MICROS for each in bounds)
+        bounds = [_value(each, kind) for each in (known.least, known.most)]
+        return all(each is not None and (kind == DATE or MIN_MICROS <= each <= MAX_MICROS) for each in bounds)
 
     def has_event_times(self, form: EventTimeForm | None, reach_us: int) -> bool:
         """Whether every row has an event time, as far from the ends of the calendar as windows need it."""

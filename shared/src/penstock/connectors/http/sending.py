@@ -56,7 +56,7 @@ class RequestEncoder:
         self._url, self._method = url, method
         self._rows = rows
         self._columns = rows.columns(schema)
-        self._deletes = rows.deletes(schema)
+        self._deletes = rows.deletes
         self._address, self._key = address, key
         self._skips = skips
 

@@ -86,7 +86,7 @@ class TableWriter:
         files: list[DataFile] = []
         try:
             with self._place.asking("write data files of"):
-                files.extend(data_files(table, path))
+                files.extend(self._data_files(table, path))
                 list_files(table, files, part)
         except BaseException:
             for file in files:
@@ -94,6 +94,16 @@ class TableWriter:
                     remove(self._place, table.io, file.file_path)
             raise
         path.unlink(missing_ok=True)
+
+    def _data_files(self, table: Table, path: Path) -> Iterator[DataFile]:
+        """Those of `data_files`; what pyiceberg has no way to write is refused, for it never will."""
+        try:
+            yield from data_files(table, path)
+        except (ValueError, TypeError, NotImplementedError) as error:
+            raise PipelineError(
+                f"{self._place.what}: cannot write data files of {self._place}: {error}; change the columns, or how the "
+                "table is partitioned"
+            ) from error
 
     def commit(self, committable: Any) -> None:
         """See `SinkWriter.commit`."""

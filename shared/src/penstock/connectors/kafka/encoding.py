@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from penstock.connectors.base import Encoded, Policy
 from penstock.connectors.kafka.partitioning import key_hashes
-from penstock.connectors.keyed_rows import RETRACTED, KeyedRows
+from penstock.connectors.keyed_rows import RETRACTED
 from penstock.errors import BadRecordError
 from penstock.formats.avro import encode_avro
 from penstock.formats.encoding import as_text, encode_csv, json_texts
@@ -64,9 +64,10 @@ class RecordShape:
         """Whether the partition follows from the row."""
         return bool(self.key) or self.partition_by is not None
 
-    def deletes(self, schema: Schema) -> bool:
+    @property
+    def deletes(self) -> bool:
         """Whether a retracted row is a record without a value, which deletes its key."""
-        return self.key_needed and KeyedRows("kafka.Sink", self.key, self.changes).deletes(schema)
+        return self.key_needed and self.changes
 
     def values(self, schema: Schema) -> Schema:
         """The columns that stand in a value."""
@@ -118,7 +119,7 @@ class KafkaEncoder:
         self._max_bytes = max_message_bytes
         self._bad_rows = bad_rows
         self._dead_bytes = dead_letter_bytes
-        self._deletes = shape.deletes(schema)
+        self._deletes = shape.deletes
         self._prefix = prefix
 
     def encode(self, frame: pl.DataFrame) -> Encoded:

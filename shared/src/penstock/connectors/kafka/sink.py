@@ -276,7 +276,7 @@ class Sink(base.PublishedSink):
 
     def encoded_schema(self, schema: Schema) -> Schema:
         """See `PublishedSink.encoded_schema`."""
-        return encoded_schema(self.shape, deletes=self.shape.deletes(schema))
+        return encoded_schema(self.shape, deletes=self.shape.deletes)
 
     async def encoder(self, schema: Schema, operator: str) -> SinkEncoder:
         """See `PublishedSink.encoder`: asks the topic how large a record may be, and the registry for the schema's id."""

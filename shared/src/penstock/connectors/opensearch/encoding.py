@@ -48,7 +48,7 @@ class DocumentEncoder:
         self._where = where
         self._rows = rows
         self._columns = rows.columns(schema)
-        self._deletes = rows.deletes(schema)
+        self._deletes = rows.deletes
         self._index, self._index_columns = index, index_columns
         self._document_id = document_id
         self._skips = skips

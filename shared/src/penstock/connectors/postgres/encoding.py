@@ -46,7 +46,7 @@ class RowEncoder:
         self._where = where
         self._columns = rows.columns(schema)
         self._rows = rows
-        self._deletes = rows.deletes(schema)
+        self._deletes = rows.deletes
         self._skips = skips
 
     def encode(self, frame: pl.DataFrame) -> Encoded:

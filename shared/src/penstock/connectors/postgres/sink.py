@@ -124,7 +124,7 @@ class Sink(TakesChanges, base.PublishedSink):
 
     def encoded_schema(self, schema: Schema) -> Schema:
         """See `PublishedSink.encoded_schema`."""
-        return encoded_schema(self._rows.columns(schema), deletes=self._rows.deletes(schema))
+        return encoded_schema(self._rows.columns(schema), deletes=self._rows.deletes)
 
     async def encoder(self, schema: Schema, operator: str) -> SinkEncoder:
         """See `PublishedSink.encoder`: looks whether the table takes such rows."""

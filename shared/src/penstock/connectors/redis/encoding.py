@@ -39,7 +39,7 @@ class RedisEncoder:
         self._where = where
         self._columns = rows.columns(schema)
         self._rows = rows
-        self._deletes = rows.deletes(schema)
+        self._deletes = rows.deletes
         self._template = template
         self._skips = skips
 
