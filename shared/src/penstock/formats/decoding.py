@@ -26,6 +26,7 @@ from penstock.formats.columns import MISSING, FrameBuilder, not_null, within_yea
 from penstock.types import (
     FLOATS,
     INTEGERS,
+    TIME,
     TIMESTAMP,
     DataType,
     DecimalType,
@@ -34,6 +35,7 @@ from penstock.types import (
     MapType,
     Schema,
     StructType,
+    parts_of,
 )
 
 if TYPE_CHECKING:
@@ -126,6 +128,10 @@ class JsonDecoder:
         self._getters = [_getter(f"f{index}") for index in range(len(schema.fields))]
         self._exact = msgspec.json.Decoder(_row_struct(schema.fields))
         self._finer = msgspec.json.Decoder(_row_struct(schema.fields, cut=True), dec_hook=_cut)
+        rounded = {TIME, TIMESTAMP}
+        self._fast_rounds = any(
+            not rounded.isdisjoint(parts_of(field.type)) for field in schema if field.type != TIMESTAMP
+        )
         # With a zone given, timestamps without offset are expected, and only the exact way takes those.
         self._fast = msgspec.json.Decoder(_row_struct(schema.fields, timestamps_as_text=True)) if zone is None else None
 
@@ -178,7 +184,7 @@ class JsonDecoder:
         import polars as pl
         import pyarrow as pa
 
-        if self._fast is None:
+        if self._fast is None or (self._fast_rounds and _MAY_BE_FINER.search(block)):
             return None
         try:
             rows = self._fast.decode_lines(block)
