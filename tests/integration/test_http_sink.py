@@ -318,6 +318,14 @@ def test_addresses_of_something_else(service: Service, shop: str) -> None:
     assert service.requests == []
 
 
+@pytest.mark.parametrize("shop", ["", ".", ".."])
+def test_addresses_with_dots_beside_other_text(service: Service, shop: str) -> None:
+    """Are those of rows; in a query too."""
+    for path in ("/shops/shop-{shop}", "/shops/{id}?shop={shop}"):
+        write(service.sink(path, method="PUT"), [Sale(1, shop, 1)], Sale)
+    assert [request.path for request in service.requests] == [f"/shops/shop-{shop}", f"/shops/1?shop={shop}"]
+
+
 @pytest.mark.parametrize("shop", ["a\nb", " a", "grün", ""])
 def test_keys_that_are_no_header(service: Service, shop: str) -> None:
     """Bad rows by the sink's policy."""

@@ -81,6 +81,19 @@ class ByName:
     label: str
 
 
+@dataclass
+class TwoNames:
+    shop: str
+    item: str
+
+
+@dataclass
+class Labelled:
+    shop: str
+    item: str
+    label: str
+
+
 def joined(lookup: Any, *keys: Key, on: Any = "id", how: Any = "inner") -> list[tuple[Any, ...]]:
     return Pipeline("p").read(iterables.Source(keys, schema=Key)).join(lookup, on=on, how=how).collect().rows()
 
@@ -273,6 +286,36 @@ def test_keys_that_would_be_the_address_of_something_else(service: Service) -> N
     found = p.read(iterables.Source(keys, schema=Key)).join(lookup, on="name").collect()
     assert found.select("id", "label").rows() == [(3, "x")]
     assert service.asked == ["/names/x"]
+
+
+def test_any_text_may_stand_in_a_query(service: Service) -> None:
+    """And beside other text in a segment: only a whole segment is the address of something else."""
+    for name in ("", ".", ".."):
+        service.row(f"/find?name={name}", {"label": f"found {name!r}"})
+        service.row(f"/v-{name}", {"label": f"beside {name!r}"})
+    keys = [Key(n, name) for n, name in enumerate(("", ".", ".."))]
+    for path, said in (("/find?name={name}", "found"), ("/v-{name}", "beside")):
+        found = joined(service.lookup(path, ByName), *keys, on="name")
+        assert found == [(n, name, f"{said} {name!r}") for n, name in enumerate(("", ".", ".."))]
+    service.asked.clear()
+    assert joined(service.lookup("/.{name}", ByName), *keys[:2], on="name") == []
+    assert service.asked == []
+
+
+def test_keys_that_would_have_the_row_of_another_one(service: Service, hashes: Hashes) -> None:
+    """Are an error, by column, value and separator; one whose name it is has its row."""
+    hashes.set("a:b:c", label="in redis")
+    service.row("/a-b-c", {"label": "over http"})
+    rows = [TwoNames("a", "b:c"), TwoNames("a", "b-c"), TwoNames("a:b", "c"), TwoNames("a-b", "c")]
+    for lookup, good, bad in (
+        (hashes.lookup("{shop}:{item}", Labelled), rows[0], rows[2]),
+        (service.lookup("/{shop}-{item}", Labelled), rows[1], rows[3]),
+    ):
+        stream = Pipeline("p").read(iterables.Source([good], schema=TwoNames))
+        assert stream.join(lookup, on=["shop", "item"]).collect().height == 1
+        stream = Pipeline("p").read(iterables.Source([bad], schema=TwoNames))
+        with pytest.raises(BadRecordError, match=r"column shop is 'a.b', and '.' stands behind it.*key shop='a.b'"):
+            stream.join(lookup, on=["shop", "item"]).collect()
 
 
 def test_all_types_over_http(service: Service) -> None:

@@ -4,17 +4,40 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
-from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
+from typing import Any, ClassVar, Final, TypeVar
+from urllib.parse import quote, urlsplit
 
+from penstock.connectors.lookups import Key, KeyTemplate
 from penstock.errors import PipelineError
 from penstock.settings import Secret
+from penstock.types import Schema
 
 T = TypeVar("T")
 NO_SEGMENT: Final = ("", ".", "..")
-"""What stands in an address for that of something else."""
+"""What stands in the path of an address for that of something else."""
 _AGAIN: Final = (408, 425, 429)
 _SERVERS_FAULT: Final = 500
+
+
+class AddressTemplate(KeyTemplate):
+    """An address with the columns of a key in it, percent-encoded; see `KeyTemplate`."""
+
+    any_text: ClassVar[str] = "[^%]|%[0-9A-F]{2}"
+
+    def __init__(self, what: str, url: str, keys: Schema, *, apart: bool = True) -> None:
+        super().__init__(what, url, keys, lambda text: quote(text, safe=""), apart=apart)
+        some, others = (_segments(self._joined([value] * len(keys.names))) for value in ("x", "y"))
+        self._filled = [place for place, text in enumerate(some) if text != others[place]]
+        """The segments of the path that have columns."""
+
+    def stray(self, key: Key) -> str | None:
+        """The segment of a key's path that makes it the address of something else, such as that of all rows; None: none."""
+        segments = _segments(self._joined(self._values(key)))
+        return next((segments[place] for place in self._filled if segments[place] in NO_SEGMENT), None)
+
+
+def _segments(address: str) -> list[str]:
+    return urlsplit(address).path.split("/")
 
 
 def check_address(what: str, url: str) -> None:

@@ -7,15 +7,17 @@ answers is remembered, is the engine's business and the same for all of them.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from decimal import Decimal
 from string import Formatter
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypedDict, Unpack, cast
 
 from penstock.connectors.base import T
-from penstock.errors import PipelineError
+from penstock.errors import BadRecordError, PipelineError
 from penstock.times import Duration, duration_us, format_duration
 from penstock.types import (
     BINARY,
@@ -175,16 +177,26 @@ def _at_least(what: str, name: str, value: int, least: int) -> int:
 class KeyTemplate:
     """A text with the columns of the key in it, such as `customer:{id}`.
 
+    Each text belongs to one key: of several keys that would have the same, `a:b` and `c` or `a` and `b:c` in
+    `{shop}:{item}`, it is that of the key that is read out of it: text columns end where what stands behind them comes
+    first. The others have none.
+
     Args:
         what: the lookup, which leads errors.
         text: every key column is in it as `{name}`; `{{` is a brace.
         encode: what is done with the text of each value.
+        apart: False: several keys may have the same text, because it only says where their rows go.
 
     Raises:
         PipelineError: it is no such text, or a column has values that no text stands for.
     """
 
-    def __init__(self, what: str, text: str, keys: Schema, encode: Callable[[str], str] = str) -> None:
+    any_text: ClassVar[str] = "."
+    """What text is made of, as a pattern."""
+
+    def __init__(
+        self, what: str, text: str, keys: Schema, encode: Callable[[str], str] = str, *, apart: bool = True
+    ) -> None:
         parts = template_parts(what, text)
         named = [name for _, name in parts if name is not None]
         if set(named) != set(keys.names):
@@ -194,14 +206,81 @@ class KeyTemplate:
             )
         check_lookup_keys(what, keys, besides=BINARY)
         self.columns: Final = keys.names
+        self._what, self._template = what, text
         self._parts = [(literal, None if name is None else keys.names.index(name)) for literal, name in parts]
         self._encode = encode
+        self._pattern = _pattern(self._parts, keys, self.any_text) if apart and len(keys.names) > 1 else None
+        """Reads the values again; None where texts need not differ, or do because there is only one column."""
 
-    def text(self, key: Key) -> str:
-        """The text for a key."""
-        return "".join(
-            literal if index is None else literal + self._encode(_text(key[index])) for literal, index in self._parts
+    def text(self, key: Key) -> str | None:
+        """The text for a key; None if it is that of another one, see `problem`."""
+        values = self._values(key)
+        text = self._joined(values)
+        return text if self._pattern is None or self._read(text) == values else None
+
+    def asked(self, key: Key) -> str:
+        """The text for a key that rows are asked for by; raises `BadRecordError` if it is that of another one."""
+        text = self.text(key)
+        if text is None:
+            raise BadRecordError(f"{self._what}: {self.problem(key)}")
+        return text
+
+    def problem(self, key: Key) -> str:
+        """Why a key has no text, and what to do."""
+        values = self._values(key)
+        read = self._read(self._joined(values))
+        order = dict.fromkeys(index for _, index in self._parts if index is not None)
+        index = next(index for index in order if values[index] != read[index])
+        name, separator = self.columns[index], self._separator(index)
+        stands = f"{separator!r} stands behind it" if separator else "nothing stands between it and the next one"
+        return (
+            f"{self._template!r} would make the same of another key: column {name} is {values[index][:100]!r}, and {stands} "
+            f"there; put another separator behind {{{name}}}, which no value has, or cast or replace its values before"
         )
+
+    def _values(self, key: Key) -> list[str]:
+        return [self._encode(_text(value)) for value in key]
+
+    def _joined(self, values: Sequence[str]) -> str:
+        return "".join(literal if index is None else literal + values[index] for literal, index in self._parts)
+
+    def _read(self, text: str) -> list[str]:
+        assert self._pattern is not None
+        found = self._pattern.fullmatch(text)
+        assert found is not None  # what was joined can be read
+        return [found[f"c{index}"] for index in range(len(self.columns))]
+
+    def _separator(self, index: int) -> str:
+        """What stands between a column and the next one."""
+        place = [part[1] for part in self._parts].index(index) + 1
+        end = next(end for end in range(place, len(self._parts)) if self._parts[end][1] is not None)
+        return "".join(literal for literal, _ in self._parts[place : end + 1])
+
+
+def _pattern(parts: Sequence[tuple[str, int | None]], keys: Schema, any_text: str) -> re.Pattern[str]:
+    """What matches the texts of a template, with a group per column."""
+    pattern, seen = "", set[int]()
+    for literal, index in parts:
+        pattern += re.escape(literal)
+        if index is not None:
+            form = _form(keys.fields[index].type, any_text)
+            pattern += f"(?P=c{index})" if index in seen else f"(?P<c{index}>{form})"
+            seen.add(index)
+    return re.compile(pattern, re.DOTALL)
+
+
+def _form(kind: DataType, any_text: str) -> str:
+    """What values of a type look like. Text ends as soon as it can, so the last one may have anything in it."""
+    if kind == STRING:
+        return f"(?:{any_text})*?"
+    if kind == BOOLEAN:
+        return "true|false"
+    if isinstance(kind, DecimalType):
+        return "-?(?:0|[1-9][0-9]*)" + (rf"\.[0-9]{{{kind.scale}}}" if kind.scale else "")
+    if kind in INTEGERS:
+        return "0|-?[1-9][0-9]*"
+    day, colon = "[0-9]{4}-[0-9]{2}-[0-9]{2}", "(?::|%3A)"
+    return day if kind == DATE else rf"{day}T[0-9]{{2}}{colon}[0-9]{{2}}{colon}[0-9]{{2}}(?:\.[0-9]{{6}})?Z?"
 
 
 def template_parts(what: str, text: str) -> list[tuple[str, str | None]]:
@@ -227,6 +306,8 @@ def _braced(names: Sequence[str]) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, Decimal):
+        return format(value, "f")  # not 1E-8, as which nobody else writes it
     return value.isoformat().replace("+00:00", "Z") if isinstance(value, date) else str(value)
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Unpack
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
 from penstock.arguments import checked
 from penstock.connectors import lookups
 from penstock.connectors.base import T
-from penstock.connectors.http_requests import NO_SEGMENT, check_address, is_passing, revealed, side_by_side
-from penstock.connectors.lookups import ATTEMPT_S, Key, KeyTemplate, LookupClient, LookupOptions, template_parts
+from penstock.connectors.http_requests import AddressTemplate, check_address, is_passing, revealed, side_by_side
+from penstock.connectors.lookups import ATTEMPT_S, Key, LookupClient, LookupOptions, template_parts
 from penstock.errors import BadRecordError, ExternalError, PipelineError
 from penstock.settings import Secret
 from penstock.types import Schema
@@ -33,7 +33,8 @@ class Lookup(lookups.Lookup[T], Generic[T]):
     that no column names are ignored. 5xx, 408, 425 and 429 are asked again, other answers fail the job.
 
     Args:
-        url: address with the columns of the key in braces, percent-encoded: `"http://crm/customers/{id}"`.
+        url: address with the columns of the key in braces, percent-encoded: `"http://crm/customers/{id}"`. No text has in
+            it what separates it from the next column, in `"{shop}-{item}"` a `-`: such a row fails the job.
         schema: dataclass, msgspec.Struct or pyarrow.Schema of the rows, the columns of the key included.
         headers: sent with every request; a `Secret` where it is one, such as the value of `Authorization`.
         **options: as at every lookup, see `LookupOptions`.
@@ -76,7 +77,7 @@ class Lookup(lookups.Lookup[T], Generic[T]):
 
     def client(self, columns: Schema, keys: Schema) -> LookupClient:
         """See `Lookup.client`."""
-        return _Service(self, KeyTemplate(_WHAT, self.url, keys, lambda text: quote(text, safe="")))
+        return _Service(self, AddressTemplate(_WHAT, self.url, keys))
 
     def describe(self) -> Mapping[str, Any]:
         """See `Lookup.describe`."""
@@ -86,7 +87,7 @@ class Lookup(lookups.Lookup[T], Generic[T]):
 class _Service:
     """See `LookupClient`: a request per key, those of one call at once."""
 
-    def __init__(self, lookup: Lookup[Any], template: KeyTemplate) -> None:
+    def __init__(self, lookup: Lookup[Any], template: AddressTemplate) -> None:
         self._lookup = lookup
         self._template = template
         self._http: httpx2.AsyncClient | None = None
@@ -107,9 +108,9 @@ class _Service:
     async def _rows(self, key: Key) -> Sequence[bytes]:
         import httpx2
 
-        if any(value in NO_SEGMENT for value in key):
+        if self._template.stray(key) is not None:
             return ()
-        address = self._template.text(key)
+        address = self._template.asked(key)
         assert self._http is not None
         try:
             answer = await self._http.get(address)

@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.connectors.base import Encoded
-from penstock.connectors.http_requests import NO_SEGMENT, is_header, is_passing, side_by_side
+from penstock.connectors.http_requests import NO_SEGMENT, AddressTemplate, is_header, is_passing, side_by_side
 from penstock.connectors.keyed_rows import RETRACTED, KeyedRows, without_bad
-from penstock.connectors.lookups import ATTEMPT_S, KeyTemplate
+from penstock.connectors.lookups import ATTEMPT_S, Key, KeyTemplate
 from penstock.errors import BadRecordError, ExternalError, PipelineError
 from penstock.formats.encoding import json_texts
 from penstock.types import Schema
@@ -46,7 +46,7 @@ class RequestEncoder:
         method: str,
         schema: Schema,
         rows: KeyedRows,
-        address: KeyTemplate | None,
+        address: AddressTemplate | None,
         key: KeyTemplate | None,
         *,
         skips: bool,
@@ -69,7 +69,9 @@ class RequestEncoder:
         if self._deletes:
             gone = frame[RETRACTED].fill_null(value=False)
             bodies = [None if taken_back else body for body, taken_back in zip(bodies, gone, strict=True)]
-        addresses = self._filled(self._address, frame) if self._address else [self._url] * frame.height
+        addresses: Sequence[str | None] = [self._url] * frame.height
+        if self._address:
+            addresses = self._filled(self._address, frame, self._address.stray)
         keys: Sequence[str | None] = [""] * frame.height
         if self._key:
             keys = [key if key and is_header(key) else None for key in self._filled(self._key, frame)]
@@ -81,23 +83,32 @@ class RequestEncoder:
         rows = frame.select(self._columns.names)
         return without_bad(self._url, rows, made, bad, self._reason, skips=self._skips)
 
-    def _filled(self, template: KeyTemplate, frame: pl.DataFrame) -> list[str | None]:
-        none = (None, *NO_SEGMENT) if template is self._address else (None,)
-        values = frame.select(template.columns).iter_rows()
-        return [None if any(value in none for value in row) else template.text(row) for row in values]
+    def _filled(
+        self, template: KeyTemplate, frame: pl.DataFrame, stray: Callable[[Key], str | None] = lambda _: None
+    ) -> list[str | None]:
+        keys = frame.select(template.columns).iter_rows()
+        return [None if None in key or stray(key) is not None else template.text(key) for key in keys]
 
     def _hash(self, address: str | None, body: str | None) -> str:
         text = f"{self._method} {address}\n{body}"
         return hashlib.blake2b(text.encode(), digest_size=_HASH_BYTES).hexdigest()
 
     def _reason(self, row: dict[str, Any]) -> str:
-        for template, what, none in ((self._address, "address", NO_SEGMENT), (self._key, "idempotency key", ())):
-            for name in template.columns if template is not None else ():
-                if row[name] is None or row[name] in none:
-                    return (
-                        f"a row makes no {what} (column {name} is {'null' if row[name] is None else repr(row[name])})"
-                    )
+        for template, what in ((self._address, "address"), (self._key, "idempotency key")):
+            if template is not None and (why := _lacks(template, row)):
+                return f"a row makes no {what}{why}"
         return "a row makes no idempotency key: a header is printable ASCII, not empty, and has no spaces around it"
+
+
+def _lacks(template: KeyTemplate, row: Mapping[str, Any]) -> str:
+    """Why a row has no such text, behind the name of it; empty if it has one."""
+    key = tuple(row[name] for name in template.columns)
+    if None in key:
+        return f" (column {template.columns[key.index(None)]} is null)"
+    if isinstance(template, AddressTemplate) and (segment := template.stray(key)) is not None:
+        name = next(name for name in template.columns if row[name] in NO_SEGMENT)
+        return f" (column {name} is {row[name]!r}, so that {segment!r} is a segment of the path: something else's)"
+    return f": {template.problem(key)}" if template.text(key) is None else ""
 
 
 class Requests:

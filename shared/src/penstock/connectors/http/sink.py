@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Guarantee, WriteContext
 from penstock.connectors.gathering import GatheringWriter, Send
 from penstock.connectors.http.sending import ADDRESS, RequestEncoder, Requests
-from penstock.connectors.http_requests import check_address, revealed
+from penstock.connectors.http_requests import AddressTemplate, check_address, revealed
 from penstock.connectors.keyed_rows import KeyedRows, TakesChanges
 from penstock.connectors.lookups import KeyTemplate, template_columns
 from penstock.errors import PipelineError
@@ -43,7 +43,8 @@ class Sink(TakesChanges):
         headers: sent with every request; a `Secret` where it is one, such as the value of `Authorization`.
         capacity: most requests of a subtask at once; only with 1 those of a `POST` have the order of their rows.
         bad_rows: what becomes of a row that is refused, or that makes no address or key: `fail`, or `skip`, which counts
-            it.
+            it. In a key, and an address of `PUT`, no text has in it what separates it from the next column: in
+            `"{shop}-{item}"` a shop with a `-` makes none.
 
     Raises:
         PipelineError: something of it does not fit.
@@ -144,7 +145,7 @@ class Sink(TakesChanges):
     def _encoder(self, schema: Schema) -> RequestEncoder:
         address = key = None
         if self._in_url:
-            address = KeyTemplate(_WHAT, self.url, schema.select(self._in_url), lambda text: quote(text, safe=""))
+            address = AddressTemplate(_WHAT, self.url, schema.select(self._in_url), apart=self.method == "PUT")
         if self.idempotency_key is not None:
             key = KeyTemplate(_WHAT, self.idempotency_key, schema.select(self._in_key))
         return RequestEncoder(self.url, self.method, schema, self._rows, address, key, skips=self.bad_rows == "skip")

@@ -90,6 +90,8 @@ class DocumentEncoder:
             return missing
         if index is None:
             return f"a column of the name of the index ({', '.join(self._index_columns)}) is null"
+        if found is None and self._document_id is not None:
+            return f"a row has no id: {self._document_id.problem(tuple(row[name] for name in self._rows.key))}"
         if not found or len(found.encode()) > LONGEST_ID:
             return f"an id has more than {LONGEST_ID} bytes" if found else "an id is empty"
         return f"{index[:300]!r} cannot be the name of an index (lower case, without spaces and most signs)"

@@ -56,7 +56,8 @@ class Sink(TakesChanges, base.PublishedSink):
         headers: sent with every request; a `Secret` where it is one, such as an API key as value of `Authorization`.
         delivery: `exactly-once`; or `at-least-once`, whose documents are sent when a checkpoint begins instead of when it
             is complete: added ones are there again after a failure, and of an id an older one until its newest is sent.
-        bad_rows: what becomes of a row that makes no id or no name of an index (null, too long): `fail`, or `skip`,
+        bad_rows: what becomes of a row that makes no id or no name of an index (null, too long, or an id with text that
+            has in it what separates it from the next column, in `"{shop}-{day}"` a shop with a `-`): `fail`, or `skip`,
             which counts it.
 
     Raises:
@@ -144,7 +145,7 @@ class Sink(TakesChanges, base.PublishedSink):
     def _encoder(self, schema: Schema) -> DocumentEncoder:
         index: str | KeyTemplate = self.index
         if self._index_columns:
-            index = KeyTemplate(_WHAT, self.index, schema.select(self._index_columns))
+            index = KeyTemplate(_WHAT, self.index, schema.select(self._index_columns), apart=False)
         ids = None if self.document_id is None else KeyTemplate(_WHAT, self.document_id, schema.select(self._key))
         skips = self.bad_rows == "skip"
         return DocumentEncoder(self._name, schema, self._rows, index, self._index_columns, ids, skips=skips)

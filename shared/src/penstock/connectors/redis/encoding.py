@@ -62,10 +62,15 @@ class RedisEncoder:
                 for key, lacks in zip(frame.select(self._rows.key).iter_rows(), bad, strict=True)
             ]
             made = made.with_columns(pl.Series(NAME, names, pl.String), gone.alias(GONE))
+            bad = made[NAME].is_null()
         return without_bad(self._where, rows, made, bad, self._reason, skips=self._skips)
 
     def _reason(self, row: dict[str, Any]) -> str:
-        return self._rows.missing(row) or "all columns of a row are null, and an entry of a stream has a field at least"
+        if missing := self._rows.missing(row):
+            return missing
+        if self._template is not None:
+            return f"a row has no name: {self._template.problem(tuple(row[name] for name in self._rows.key))}"
+        return "all columns of a row are null, and an entry of a stream has a field at least"
 
 
 def field_values(frame: pl.DataFrame, field: Field) -> pl.Series:

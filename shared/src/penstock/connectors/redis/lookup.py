@@ -32,7 +32,8 @@ class Lookup(lookups.Lookup[T], Generic[T]):
     they are.
 
     Args:
-        key: name of the hash, with the columns of the key in braces: `"customer:{id}"`.
+        key: name of the hash, with the columns of the key in braces: `"customer:{id}"`. No text has in it what separates
+            it from the next column, in `"{shop}:{item}"` a `:`: such a row fails the job.
         schema: dataclass, msgspec.Struct or pyarrow.Schema of the rows, the columns of the key included.
         url: `redis://user:password@host:6379/0`, or `rediss://` (TLS); a `Secret` if it has a password.
         **options: as at every lookup, see `LookupOptions`.
@@ -94,7 +95,7 @@ class _Hashes:
 
     async def ask(self, keys: Sequence[Key]) -> Sequence[Sequence[bytes]]:
         assert self._redis is not None
-        names = [self._template.text(key) for key in keys]
+        names = [self._template.asked(key) for key in keys]
         fields = [field.name for field in self._columns]
         with self._lookup.place.errors("", f"check what the keys of {self._lookup.key} hold"):
             async with self._redis.pipeline(transaction=False) as pipeline:

@@ -128,7 +128,8 @@ class Sink(_RedisSink):
         ttl: how long after it was last written a hash is gone; None: it stays.
         delivery: `exactly-once`; or `at-least-once`, whose rows are written when a checkpoint begins instead of when
             it is complete: older ones may be there again until the newest one of their key is.
-        bad_rows: what becomes of a row whose key has a null: `fail`, or `skip`, which counts it.
+        bad_rows: what becomes of a row whose key has a null, or text with what separates it from the next column, in
+            `"{shop}:{item}"` a shop with a `:`: `fail`, or `skip`, which counts it.
 
     Raises:
         PipelineError: something of it does not fit.
