@@ -206,6 +206,7 @@ class Service(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answers: dict[str, tuple[int, bytes]] = {}
+        self.redirects: dict[str, str] = {}
         self.asked: list[str] = []
         self.failures = 0
         self.token = ""
@@ -234,7 +235,11 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.failures:
             self.server.failures -= 1
             status, body = 503, b""
+        if path in self.server.redirects:
+            status, body = 302, b""
         self.send_response(status)
+        if status == 302:
+            self.send_header("Location", self.server.redirects[path])
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -349,6 +354,25 @@ def test_a_service_that_fails_is_asked_again(service: Service) -> None:
     nobody = http.Lookup("http://127.0.0.1:1/{id}", schema=Named, **QUICK)
     with pytest.raises(ExternalError, match=r"http://127.0.0.1:1/1: .*check that it runs.*key id=1"):
         joined(nobody, Key(1, ""))
+
+
+def test_redirects_are_followed_where_they_stay(service: Service) -> None:
+    """Another host or port would get the headers; one that never ends is said."""
+    service.row("/new/1", {"label": "one"})
+    service.redirects = {"/1": "/new/1", "/2": "/2"}
+    lookup = service.lookup(headers={"X-Api-Key": Secret("topsecret")})
+    assert joined(lookup, Key(1, "")) == [(1, "", "one")]
+    with pytest.raises(PipelineError, match=r"/2: it redirects more than 20 times; check url="):
+        joined(lookup, Key(2, ""))
+    with running() as other:
+        other.row("/3", {"label": "other"})
+        for place in (other.address, service.address.replace("127.0.0.1", "localhost")):
+            service.redirects["/3"] = f"{place}/3"
+            said = rf"{service.address}/3: 302 Found to {place}/3, another place, which is not asked.*name it in url="
+            with pytest.raises(PipelineError, match=said) as caught:
+                joined(lookup, Key(3, ""))
+            assert "topsecret" not in str(caught.value)
+        assert other.asked == []
 
 
 def test_answers_that_are_no_rows(service: Service) -> None:

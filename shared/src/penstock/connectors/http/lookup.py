@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 _WHAT: Final = "http.Lookup"
 _NO_ROW: Final = (204, 404, 410)
 _CONNECTIONS: Final = 100
+_MOST_REDIRECTS: Final = 20
 
 
 class Lookup(lookups.Lookup[T], Generic[T]):
     """What a service answers in JSON, to join a stream with: `orders.join(http.Lookup(...), on=...)`.
 
     A `GET` per key. An object is a row, a list of objects are several; 404, 410, 204, `null` and `[]` are none. Members
-    that no column names are ignored. 5xx, 408, 425 and 429 are asked again, other answers fail the job.
+    that no column names are ignored. 5xx, 408, 425 and 429 are asked again, other answers fail the job. Redirects are
+    followed where scheme, host and port stay the same; others fail the job, too.
 
     Args:
         url: address with the columns of the key in braces, percent-encoded: `"http://crm/customers/{id}"`. No text has in
@@ -99,7 +101,6 @@ class _Service:
             headers={"Accept": "application/json", **revealed(self._lookup.headers)},
             timeout=ATTEMPT_S,
             limits=httpx2.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS),
-            follow_redirects=True,
         )
 
     async def ask(self, keys: Sequence[Key]) -> Sequence[Sequence[bytes]]:
@@ -113,7 +114,7 @@ class _Service:
         address = self._template.asked(key)
         assert self._http is not None
         try:
-            answer = await self._http.get(address)
+            answer = await self._answer(self._http, address)
         except httpx2.InvalidURL as error:
             raise PipelineError(f"{address}: {error}; check url=") from error
         except httpx2.HTTPError as error:
@@ -129,9 +130,27 @@ class _Service:
             raise PipelineError(f"{reason}; check url=, and headers= if it wants a login")
         return _documents(address, answer.content)
 
+    async def _answer(self, http: httpx2.AsyncClient, address: str) -> httpx2.Response:
+        """That of where the service sends on to, if that is itself: headers may be secrets, and are nobody else's."""
+        answer = await http.get(address)
+        for _ in range(_MOST_REDIRECTS):
+            if (further := answer.next_request) is None:
+                return answer
+            if _origin(further.url) != _origin(answer.url):
+                raise PipelineError(
+                    f"{address}: {answer.status_code} {answer.reason_phrase} to {str(further.url)[:200]}, another place, "
+                    "which is not asked: it would get headers=; name it in url= if it is the right one"
+                )
+            answer = await http.send(further)
+        raise PipelineError(f"{address}: it redirects more than {_MOST_REDIRECTS} times; check url=")
+
     async def close(self) -> None:
         if self._http is not None:
             await self._http.aclose()
+
+
+def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
 
 
 def _documents(address: str, content: bytes) -> Sequence[bytes]:
