@@ -9,6 +9,7 @@ import itertools
 import json
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -247,6 +248,26 @@ def test_what_was_answered_is_not_sent_again(service: Service, monkeypatch: pyte
     write(service.sink(capacity=1), sales(9), Sale)
     taken = [request.body["id"] for n, request in enumerate(service.requests) if n % 4 != 3]
     assert taken == list(range(9))
+
+
+def test_all_requests_wait_when_one_is_told_to(service: Service) -> None:
+    """For as long as the latest one is told."""
+    told: list[float] = []
+    early: list[Any] = []
+
+    def answer(request: Request) -> tuple[int, dict[str, str]]:
+        now = time.monotonic()
+        if request.body["id"] == 3 and not told:
+            told.append(now + 0.5)
+            return 429, {"Retry-After": "0.5"}
+        if told and now < told[0]:
+            early.append(request.body["id"])
+        return 200, {}
+
+    service.answer = answer
+    write(service.sink(capacity=2), sales(30), Sale)
+    assert len({request.key for request in service.requests}) == 30
+    assert len(early) <= 1  # what was on its way already
 
 
 def writer_of(sink: http.Sink) -> Any:

@@ -115,8 +115,8 @@ def test_why_there_is_none() -> None:
     """By column, value and separator, and what to do."""
     template = KeyTemplate("redis.Lookup", "{a}{{:{b}", keys_of(STRING, STRING))
     said = (
-        r"^redis.Lookup: '\{a\}\{\{:\{b\}' would make the same of another key: column a is 'x\{:y', and '\{:' stands behind "
-        r"it there; put another separator behind \{a\}, which no value has, or cast or replace its values before$"
+        r"^redis.Lookup: '\{a\}\{\{:\{b\}' would make the same of another key: column a is 'x\{:y', and '\{:' stands "
+        r"behind it there; put another separator behind \{a\}, which no value has, or cast or replace its values before$"
     )
     with pytest.raises(BadRecordError, match=said):
         template.asked(("x{:y", "z"))

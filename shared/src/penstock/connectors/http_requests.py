@@ -31,7 +31,7 @@ class AddressTemplate(KeyTemplate):
         """The segments of the path that have columns."""
 
     def stray(self, key: Key) -> str | None:
-        """The segment of a key's path that makes it the address of something else, such as that of all rows; None: none."""
+        """The segment of its path that makes a key's address that of something else, such as of all rows; None: none."""
         segments = _segments(self._joined(self._values(key)))
         return next((segments[place] for place in self._filled if segments[place] in NO_SEGMENT), None)
 

@@ -234,8 +234,8 @@ class KeyTemplate:
         name, separator = self.columns[index], self._separator(index)
         stands = f"{separator!r} stands behind it" if separator else "nothing stands between it and the next one"
         return (
-            f"{self._template!r} would make the same of another key: column {name} is {values[index][:100]!r}, and {stands} "
-            f"there; put another separator behind {{{name}}}, which no value has, or cast or replace its values before"
+            f"{self._template!r} would make the same of another key: "
+            f"column {name} is {values[index][:100]!r}, and {stands} there; put another separator behind {{{name}}}, which no value has, or cast or replace its values before"
         )
 
     def _values(self, key: Key) -> list[str]:

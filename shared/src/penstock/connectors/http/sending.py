@@ -140,9 +140,6 @@ class Requests:
         """
         import httpx2
 
-        if (left_s := self._not_before_s - time.monotonic()) > _PATIENCE_S:
-            raise ExternalError(f"{rows[0][0][:200]}: the service has asked not to be called again for {left_s:.0f} s")
-        await asyncio.sleep(max(0.0, left_s))
         left = ((number, row) for number, row in enumerate(rows) if number not in done)
         at_once = min(self._capacity, len(rows))
         limits = httpx2.Limits(max_connections=at_once, max_keepalive_connections=at_once)
@@ -179,8 +176,9 @@ class Requests:
         headers |= {} if body is None else {"Content-Type": "application/json"}
         shown = f"{method} {address[:200]}"
         pause_s, until_s = _FIRST_PAUSE_S, time.monotonic() + _PATIENCE_S
+        not_before_s, problem = 0.0, ""
         while True:
-            wait_s = pause_s
+            await self._may_call(not_before_s, until_s, shown, problem)
             try:
                 async with asyncio.timeout(ATTEMPT_S):  # that of the client starts anew with every piece of an answer
                     answer = await client.request(method, address, content=body, headers=headers)
@@ -198,12 +196,21 @@ class Requests:
                     return problem
                 if not is_passing(answer.status_code) and answer.status_code != _CONFLICT:
                     raise PipelineError(f"{problem}; check url=, and headers= if it wants a login")
-                wait_s = max(pause_s, _retry_after_s(answer))
-                self._not_before_s = time.monotonic() + wait_s
-            if time.monotonic() + wait_s > until_s:
-                raise ExternalError(f"{problem}; check that it runs, and url=")
-            await asyncio.sleep(wait_s)
+                self._not_before_s = max(self._not_before_s, time.monotonic() + _retry_after_s(answer))
+            not_before_s = time.monotonic() + pause_s
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _may_call(self, not_before_s: float, until_s: float, shown: str, problem: str) -> None:
+        """Wait until then, and until the service wants to be called, whichever request it has said so to.
+
+        Raises `ExternalError` if that is after `until_s`; `problem`: what became of the request so far.
+        """
+        while (left_s := max(not_before_s, self._not_before_s) - time.monotonic()) > 0:
+            if time.monotonic() + left_s > until_s:
+                if not problem:
+                    raise ExternalError(f"{shown}: the service has asked not to be called again for {left_s:.0f} s")
+                raise ExternalError(f"{problem}; check that it runs, and url=")
+            await asyncio.sleep(left_s)  # others may be told of a later time meanwhile
 
 
 def _retry_after_s(answer: httpx2.Response) -> float:
