@@ -56,7 +56,7 @@ class OperatorState(msgspec.Struct, frozen=True):
     def states(self) -> dict[str, dict[str, Any]]:
         """Its declared states by name: `kind`, the type of `value` (of a map also of `key`), perhaps `ttl_us`.
 
-        Empty for windows and aggregates, whose state is one table without a name.
+        Empty for aggregates, and for windows but those of counts and triggers, whose state is one table without a name.
         """
         if self.verb == "reduce":
             return {REDUCED: {"kind": "value", "value": _described_row(schema_from_json(self.schema["row"]))}}

@@ -132,7 +132,8 @@ class Savepoint:
 
         * Windows and aggregates: a row per key, or per key and window (`window_start`, `window_end`; panes of sliding
           windows: `pane_start`, `pane_end`; sessions: also `fired`), with the partial results `__p0`, `__p1`, ...
-        * A process without `state`: a row per key with a column for each of its states.
+        * A process without `state`, and windows of counts (`count_window`) or with triggers: a row per key with a column
+          for each of its states.
         * A process with `state`: a row per value (`value`), per list element (`index`, `value`) or per map entry
           (`map_key`, `value`); `expires` if the state has a time to live.
         * A process without key: a row per element of the list `state`: `subtask`, `index`, `value`.
@@ -183,7 +184,7 @@ class Savepoint:
         return self._gathered(uid, tables.keys_of, key_groups).unique(maintain_order=True)
 
     def timers(self, uid: str, *, key_groups: KeyGroups | None = None) -> pl.DataFrame:
-        """The timers of a keyed process: key columns, `domain` (`event` or `processing`), `timestamp`."""
+        """The timers of a keyed process, or of windows of counts and triggers: key columns, `domain` (`event` or `processing`), `timestamp`."""
         self.require_timers(uid)
         return self._gathered(uid, tables.timers_table, key_groups)
 
@@ -258,8 +259,10 @@ class Savepoint:
             raise UsageError(f"{uid}: a {found} has no {what}; {nearest(uid, others)}")
 
     def require_timers(self, uid: str) -> None:
-        """Raise `UsageError` unless the operator is a keyed process."""
-        self.require_verb(uid, "process", "timers")
+        """Raise `UsageError` unless the operator is a keyed process, or windows that run as one."""
+        operator = self.operator(uid)
+        if operator.verb != "window" or not _has_objects(operator):
+            self.require_verb(uid, "process", "timers")
         self._require_keys(uid)
 
     def _require_keys(self, uid: str) -> None:
@@ -295,7 +298,7 @@ class Savepoint:
                 parts = [part.lists.get(state) or part.unions.get(state, ()) for part in parts_of(self.manifest, uid)]
                 return lambda _: tables.list_table(parts, described, where)
             return lambda segment: tables.state_table(segment, state, _stored(segment, state, described), where)
-        if operator.verb not in ("process", "reduce"):
+        if not _has_objects(operator):
             return tables.aggregate_table
         if not operator.keys.fields:
             raise UsageError(f"{uid}: its states have no key in common; name one: {', '.join(operator.states)}")
@@ -330,9 +333,14 @@ class Savepoint:
 
     def _empty(self, uid: str) -> tables.Segment:
         operator = self.operator(uid)
-        if operator.verb in ("process", "reduce"):
+        if _has_objects(operator):
             return tables.empty_segment(operator)
         return {"kind": "", "keys": operator.schema["keys"]}, pl.DataFrame(schema=operator.keys.polars())
+
+
+def _has_objects(operator: OperatorState) -> bool:
+    """Whether its state are values by name, as windows of counts and triggers have them, too, and not one table."""
+    return operator.verb == "process" or bool(operator.states)
 
 
 def _stored(segment: tables.Segment, name: str, described: dict[str, Any]) -> dict[str, Any]:

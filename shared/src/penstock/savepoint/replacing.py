@@ -140,9 +140,11 @@ class AggregateRows:
     def of(cls, savepoint: Savepoint, uid: str, where: str) -> AggregateRows:
         """Those of an operator; raises `UsageError` if it has none, or its columns are not known."""
         operator = savepoint.operator(uid)
-        if operator.verb not in ("window", "agg"):
-            names = ", ".join(operator.states) or "none"
+        if operator.states:
+            names = ", ".join(operator.states)
             raise UsageError(f"{where}: a {operator.verb} has states by name: {names}; say which one to replace")
+        if operator.verb not in ("window", "agg"):
+            raise UsageError(f"{where}: the state of a {operator.verb} cannot be replaced")
         found = next(savepoint.segments(uid), None)
         if found is None:
             raise UsageError(f"{where}: it held nothing, so its columns are not known; there is nothing to replace")
