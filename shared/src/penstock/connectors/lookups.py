@@ -235,7 +235,8 @@ class KeyTemplate:
         stands = f"{separator!r} stands behind it" if separator else "nothing stands between it and the next one"
         return (
             f"{self._template!r} would make the same of another key: "
-            f"column {name} is {values[index][:100]!r}, and {stands} there; put another separator behind {{{name}}}, which no value has, or cast or replace its values before"
+            f"column {name} is {values[index][:100]!r}, and {stands} there; "
+            f"put another separator behind {{{name}}}, which no value has, or cast or replace its values before"
         )
 
     def _values(self, key: Key) -> list[str]:

@@ -184,7 +184,10 @@ class Savepoint:
         return self._gathered(uid, tables.keys_of, key_groups).unique(maintain_order=True)
 
     def timers(self, uid: str, *, key_groups: KeyGroups | None = None) -> pl.DataFrame:
-        """The timers of a keyed process, or of windows of counts and triggers: key columns, `domain` (`event` or `processing`), `timestamp`."""
+        """The timers of a keyed process, or of windows of counts or with triggers.
+
+        Columns: the key, `domain` (`event` or `processing`), `timestamp`.
+        """
         self.require_timers(uid)
         return self._gathered(uid, tables.timers_table, key_groups)
 
