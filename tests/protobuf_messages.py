@@ -65,6 +65,12 @@ message_type {
   }
   nested_type { name: "Inner" field { name: "n" number: 1 label: LABEL_OPTIONAL type: TYPE_INT64 } }
 }
+message_type { name: "Point" field { name: "x" number: 1 label: LABEL_OPTIONAL type: TYPE_INT32 } }
+message_type {
+  name: "Pinned"
+  field { name: "at" number: 1 label: LABEL_OPTIONAL type: TYPE_MESSAGE type_name: ".shop.Point" }
+  field { name: "way" number: 2 label: LABEL_REPEATED type: TYPE_MESSAGE type_name: ".shop.Point" }
+}
 """
 
 

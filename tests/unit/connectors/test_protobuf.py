@@ -344,3 +344,23 @@ def test_the_place_of_a_message_behind_a_map(indexes: bytes, found: bool) -> Non
     decoder = ProtobufValues(Schema((Field("n", INT64),)), inner, prefixed=True)
     decoded, _ = decoder.decode([b"\x00\x00\x00\x00\x07" + indexes + b"\x08\x05"])
     assert (decoded.frame["n"].to_list(), len(decoded.bad)) == (([5], 0) if found else ([], 1))
+
+
+@dataclass
+class Point:
+    x: int
+
+
+@dataclass
+class Pinned:
+    at: Point | None
+    way: list[Point]
+
+
+def test_a_message_whose_name_has_that_of_a_number_in_it() -> None:
+    """`shop.Point` is a message, and no `int`."""
+    schema, known = schema_of(Pinned, "test"), ProtobufMessage.of(message("Pinned"), "test")
+    rows = [{"at": {"x": 1}, "way": [{"x": 2}, {"x": 3}]}, {"at": None, "way": []}]
+    values, wrong = encode_protobuf(pl.DataFrame(rows, schema=schema.polars()), schema, known)
+    decoded, _ = ProtobufValues(schema, known, prefixed=False).decode(values.to_list())
+    assert (wrong, decoded.bad, decoded.frame.to_dicts()) == ({}, [], rows)

@@ -194,8 +194,8 @@ def _getter(field: FieldDescriptor, kind: DataType, where: str) -> Getter:
 def _converter(field: FieldDescriptor, kind: DataType, where: str) -> Getter:
     message = field.message_type
     if message is None or message.full_name in (_TIMESTAMP, _DURATION):
-        name = message.full_name if message is not None else _TYPES.get(field.type, "group")
-        _expect(kind in _KINDS.get("int" if "int" in name else name, ()), where, kind, field)
+        name = _name_of(field)
+        _expect(kind in _KINDS.get("int" if message is None and "int" in name else name, ()), where, kind, field)
         return {_TIMESTAMP: _datetime, _DURATION: _timedelta}.get(name) or _scalar(field, kind)
     if message.full_name in _WRAPPERS:
         convert = _converter(message.fields_by_name["value"], kind, where)
@@ -308,8 +308,8 @@ def _maker(field: FieldDescriptor, kind: DataType, where: str) -> Getter:
     from google.protobuf import message_factory
 
     message = field.message_type
-    name = _TYPES.get(field.type, "group") if message is None else message.full_name
-    known = "int" if "int" in name else name
+    name = _name_of(field)
+    known = "int" if message is None and "int" in name else name
     if message is None or known in _WRITTEN:
         _expect(kind in _WRITTEN.get(known, ()), where, kind, field)
         if message is None:
@@ -329,6 +329,11 @@ def _maker(field: FieldDescriptor, kind: DataType, where: str) -> Getter:
 def _made(message: Any, fill: str, value: Any) -> Any:
     getattr(message, fill)(value)
     return message
+
+
+def _name_of(field: FieldDescriptor) -> str:
+    """Of the type of its values."""
+    return _TYPES.get(field.type, "group") if field.message_type is None else field.message_type.full_name
 
 
 def _is_map(field: FieldDescriptor) -> bool:
