@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import io
+import json
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError
 
 from penstock.connectors import kafka
-from penstock.connectors.kafka.decoding import Records
+from penstock.connectors.declaring import zone
+from penstock.connectors.kafka.decoding import RECORD_TIMESTAMP, Records, value_decoder
 from penstock.connectors.kafka.reading import (
     CLOSING_S,
     COLLECT_AFTER,
@@ -25,7 +29,10 @@ from penstock.connectors.kafka.reading import (
     ease_collection,
 )
 from penstock.errors import ExternalError, PipelineError
+from penstock.formats.avro import encode_avro
+from penstock.formats.columns import FrameBuilder
 from penstock.settings import KafkaSettings, Secret
+from penstock.types import schema_of
 
 
 @dataclass
@@ -331,3 +338,157 @@ def test_arrow_headers_need_their_shape():
     schema = pa.schema([pa.field("n", pa.int64()), pa.field("h", pa.list_(pa.string()))])
     with pytest.raises(PipelineError, match="list of objects with name: str and value: bytes"):
         kafka.Source("t", schema=schema, metadata={"headers": "h"})
+
+
+class Whole(Message):
+    """A message with all its metadata."""
+
+    def __init__(self, offset: int, value: bytes | None, key: bytes | None, millis: int | None) -> None:
+        super().__init__(offset, value)
+        self._key, self._millis = key, millis
+
+    def key(self) -> bytes | None:
+        return self._key
+
+    def timestamp(self) -> tuple[int, int]:
+        return (0, -1) if self._millis is None else (1, self._millis)
+
+
+@dataclass
+class Marked:
+    key: str
+    n: int
+    at: datetime
+
+
+@dataclass
+class MarkedLoosely:
+    key: bytes | None
+    n: int
+    at: datetime | None
+
+
+def marked(schema: type, messages: list[Whole], **options: Any) -> Any:
+    metadata = {"key": "key", "timestamp": "at"}
+    source = kafka.Source("t", schema=schema, metadata=metadata, security=BROKER, **options)
+    records = Records(keep_messages=True)
+    records.add(messages)
+    return decoder_of(source).decode(records)
+
+
+def test_metadata_that_does_not_fit_its_column_makes_the_record_bad():
+    """Not null in a column that never is, nor one and the same key for all that are no text."""
+    messages = [
+        Whole(0, b'{"n":0}', b"a", 5), Whole(1, b'{"n":1}', None, 5), Whole(2, b"{}", None, 5),
+        Whole(3, None, None, 5), Whole(4, b'{"n":4}', b"\x00\xff", 5), Whole(5, b'{"n":5}', b"b", None),
+        Whole(6, b'{"n":6}', b"c", 10**15), Whole(7, b'{"n":7}', b"d", 7), Whole(8, b'{"n":8}', b"d", 2**62),
+    ]  # fmt: skip
+    decoded = marked(Marked, messages)
+    assert decoded.frame["n"].to_list() == [0, 7]
+    assert decoded.frame["key"].to_list() == ["a", "d"]
+    missing = "missing; declare it as '... | None' if it may be (the event time never may)"
+    far = "the record's timestamp, {} ms, is not within the years 1 to 9999"
+    assert [(line.index, line.error, line.raw) for line in decoded.bad] == [
+        (1, f"key: {missing}", b'{"n":1}'), (2, f"n: {missing}", b"{}"),
+        (3, "the record has no value (a tombstone)", b""), (4, "key: not UTF-8; declare it as bytes", b'{"n":4}'),
+        (5, f"at: {missing}", b'{"n":5}'), (6, f"at: {far.format(10**15)}", b'{"n":6}'),
+        (8, f"at: {far.format(2**62)}", b'{"n":8}'),
+    ]  # fmt: skip
+    loose = marked(MarkedLoosely, messages[:2] + messages[4:6])
+    assert not loose.bad
+    assert loose.frame["key"].to_list() == [b"a", None, b"\x00\xff", b"b"]
+    assert loose.frame["at"].null_count() == 1
+
+
+def test_records_of_several_rows_whose_metadata_does_not_fit():
+    """All rows of such a record go, and the record is bad once."""
+
+    def stream(*numbers: int | None) -> bytes:
+        sink = pa.BufferOutputStream()
+        batch = pa.record_batch({"n": pa.array(numbers, pa.int64())})
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        return sink.getvalue().to_pybytes()
+
+    values = [stream(1, 2), stream(3, None, 4), b"none", stream(), stream(5, None), stream(6)]
+    keys = [b"a", None, None, None, b"b", b"\xff"]
+    messages = [Whole(offset, value, key, 5) for offset, (value, key) in enumerate(zip(values, keys, strict=True))]
+    decoded = marked(Marked, messages, format="arrow", event_time=RECORD_TIMESTAMP)
+    assert list(zip(decoded.frame["key"], decoded.frame["n"], strict=True)) == [("a", 1), ("a", 2), ("b", 5)]
+    assert decoded.frame[RECORD_TIMESTAMP].len() == 3
+    assert [(line.index, line.error.split(":")[0]) for line in decoded.bad] == [
+        (1, "key"), (2, "no Arrow stream of these rows"), (4, "n"), (5, "key"),
+    ]  # fmt: skip
+
+
+def test_a_timestamp_of_a_record_that_is_no_event_time():
+    """Whatever number a producer has set."""
+    source = kafka.Source("t", schema=Row, event_time=RECORD_TIMESTAMP, security=BROKER)
+    records = Records(keep_messages=True)
+    value = b'{"n":1,"at":"2026-01-01T00:00:00Z"}'
+    records.add([Whole(0, value, None, 5), Whole(1, value, None, 2**62), Whole(2, value, None, None)])
+    decoded = decoder_of(source).decode(records)
+    assert decoded.frame[RECORD_TIMESTAMP].dt.epoch("us").to_list() == [5_000, None]
+    assert [line.index for line in decoded.bad] == [1]
+
+
+@dataclass
+class Took:
+    took: timedelta
+
+
+@dataclass
+class Times:
+    took: timedelta | None
+    list: list[timedelta]
+    map: dict[str, timedelta]
+    structs: list[Took] | None
+    of: Took | None
+
+
+def test_durations_in_avro_are_read_as_they_are_written():
+    """Microseconds, nested as well."""
+    schema, second = schema_of(Times, "test"), timedelta(seconds=1)
+    rows = [
+        {"took": second, "list": [second, None], "map": {"a": -second, "b": None},
+         "structs": [{"took": second}, None], "of": {"took": timedelta(microseconds=1)}},
+        {"took": None, "list": [], "map": {}, "structs": None, "of": None},
+    ]  # fmt: skip
+    frame, _ = FrameBuilder(schema).frame([[row[name] for row in rows] for name in schema.names])
+    source = kafka.Source("t", schema=Times, format="avro", security=BROKER)
+    decoded, _ = value_decoder(source, schema, None).decode(encode_avro(frame, schema).to_list())
+    assert not decoded.bad
+    assert decoded.frame.equals(frame)
+
+
+@dataclass
+class Moments:
+    at: datetime
+    list: list[datetime]
+    map: dict[str, datetime]
+
+
+def test_timestamps_in_avro_that_have_no_zone_have_that_of_the_source():
+    """Nested as well; without `timezone=` they are refused."""
+    at: dict[str, Any] = {"type": "long", "logicalType": "local-timestamp-micros"}
+    fields = [
+        {"name": "at", "type": at}, {"name": "list", "type": {"type": "array", "items": at}},
+        {"name": "map", "type": {"type": "map", "values": at}},
+    ]  # fmt: skip
+    writer, clock, out = {"type": "record", "name": "R", "fields": fields}, datetime(2026, 1, 1), io.BytesIO()  # noqa: DTZ001
+    fastavro.schemaless_writer(out, fastavro.parse_schema(writer), {"at": clock, "list": [clock], "map": {"a": clock}})
+
+    def read(timezone: str | None) -> Any:
+        writer_schema = json.dumps(writer)
+        source = kafka.Source(
+            "t", schema=Moments, format="avro", writer_schema=writer_schema, timezone=timezone, security=BROKER
+        )
+        return value_decoder(source, source.schema, zone(timezone, "test")).decode([out.getvalue()])[0]
+
+    moment = datetime(2025, 12, 31, 23, tzinfo=UTC)
+    decoded = read("Europe/Berlin")
+    assert not decoded.bad
+    assert (decoded.frame["at"][0], decoded.frame["list"].to_list()) == (moment, [[moment]])
+    assert decoded.frame["map"].to_list() == [{"a": moment}]
+    [bad] = read(None).bad
+    assert "has no time zone; name its zone with timezone=" in bad.error

@@ -8,7 +8,8 @@ records.
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any, Final
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.errors import PipelineError
 from penstock.types import (
@@ -65,6 +66,22 @@ def encode_avro(frame: pl.DataFrame, schema: Schema, prefix: bytes = b"") -> pl.
         out.seek(0)
         out.truncate()
     return pl.Series(data, dtype=pl.Binary)
+
+
+def with_durations(value: Any, kind: DataType) -> Any:
+    """A value that fastavro has read for such a column, with durations for numbers of microseconds.
+
+    What is anything else stays what it is.
+    """
+    if isinstance(kind, ListType) and isinstance(value, list):
+        return [with_durations(item, kind.inner) for item in cast("list[Any]", value)]
+    if isinstance(kind, MapType) and isinstance(value, dict):
+        return {key: with_durations(part, kind.value) for key, part in cast("dict[str, Any]", value).items()}
+    if isinstance(kind, StructType) and isinstance(value, dict):
+        parts = cast("dict[str, Any]", value)
+        there = [field for field in kind.fields if field.name in parts]
+        return parts | {field.name: with_durations(parts[field.name], field.type) for field in there}
+    return timedelta(microseconds=value) if kind == DURATION and type(value) is int else value
 
 
 def _record(fields: tuple[Field, ...], name: str) -> dict[str, Any]:

@@ -5,24 +5,30 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
+from datetime import tzinfo
 from typing import Any
 
 from penstock.connectors.kafka.row_values import RowValues
 from penstock.connectors.kafka.schema_registry import MAGIC, PREFIX, SchemaRegistry
-from penstock.formats.avro import avro_schema
-from penstock.types import Schema
+from penstock.formats.avro import avro_schema, with_durations
+from penstock.types import DURATION, Schema, parts_of
 
 
 class AvroValues(RowValues):
     """Decodes one datum per record: by the schema its id names, else by the writer's, else by that of the rows.
 
-    A field that the writer's schema lacks is null where that is allowed.
+    A field that the writer's schema lacks is null where that is allowed. Numbers (long) in columns of durations count
+    microseconds.
     """
 
-    def __init__(self, schema: Schema, registry: str | None, writer_schema: str | None) -> None:
+    def __init__(
+        self, schema: Schema, registry: str | None, writer_schema: str | None, zone: tzinfo | None = None
+    ) -> None:
+        """`zone`: that of `local-timestamp-millis` and `-micros`."""
         import fastavro
 
-        super().__init__(schema, "datum of its schema")
+        super().__init__(schema, "datum of its schema", zone)
+        self._durations = [field for field in schema if DURATION in parts_of(field.type)]
         self._registry = SchemaRegistry(registry) if registry is not None else None
         self.asks = registry is not None
         own = fastavro.parse_schema(avro_schema(schema))
@@ -46,6 +52,9 @@ class AvroValues(RowValues):
             raise ValueError(f"{len(data) - read.tell()} bytes are left over")
         if not isinstance(row, dict):
             raise ValueError(f"a {type(row).__name__}, not a record")
+        for field in self._durations:
+            if field.name in row:
+                row[field.name] = with_durations(row[field.name], field.type)
         return [row.get(field.name, field.default) for field in self._schema]
 
     def _fetch(self, registry: SchemaRegistry, number: int) -> Any:

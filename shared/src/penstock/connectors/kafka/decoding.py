@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from penstock.connectors.kafka.avro_values import AvroValues
 from penstock.connectors.kafka.protobuf_values import ProtobufValues
 from penstock.errors import PipelineError
-from penstock.formats.columns import FrameBuilder
+from penstock.formats.columns import MISSING, FrameBuilder, not_null, timestamps
 from penstock.formats.csv_decoding import CsvDecoder
 from penstock.formats.decoding import BadLine, Decoded, JsonDecoder, LineDecoder
 from penstock.formats.schema_matching import SchemaMatcher
-from penstock.types import STRING, Schema
+from penstock.types import STRING, TIMESTAMP, Field, Schema, polars_type
 
 if TYPE_CHECKING:
     import polars as pl
@@ -167,7 +167,7 @@ def value_decoder(source: Source[Any], schema: Schema, zone: tzinfo | None) -> V
         case "arrow":
             return _Arrow(schema, source.timezone)
         case "avro":
-            return AvroValues(schema, source.registry, source.writer_schema)
+            return AvroValues(schema, source.registry, source.writer_schema, zone)
         case "protobuf":
             assert source.message is not None
             return ProtobufValues(schema, source.message, prefixed=source.registry is not None)
@@ -252,33 +252,83 @@ class RowDecoder:
         bad = [BadLine(kept[line.index], line.error, line.raw) for line in decoded.bad]
         bad += [BadLine(index, "the record has no value (a tombstone)", b"") for index in tombstones]
         frame = decoded.frame
+        misfits: dict[int, str] = {}
         if self.keep_messages:
             wrong = {line.index for line in decoded.bad} if counts is None else set[int]()
-            good = [records.messages[kept[index]] for index in range(len(values)) if index not in wrong]
-            frame = self._with_metadata(frame, good, counts)
-        return Decoded(frame, sorted(bad, key=lambda line: line.index) if tombstones else bad)
+            good = [kept[index] for index in range(len(values)) if index not in wrong]
+            frame, misfits = self._with_metadata(frame, [records.messages[index] for index in good], counts)
+            bad = _replaced(bad, {good[number]: reason for number, reason in misfits.items()}, records)
+        return Decoded(frame, sorted(bad, key=lambda line: line.index) if tombstones or misfits else bad)
 
-    def _with_metadata(self, frame: pl.DataFrame, records: Sequence[Any], counts: Sequence[int] | None) -> pl.DataFrame:
+    def _with_metadata(
+        self, frame: pl.DataFrame, records: Sequence[Any], counts: Sequence[int] | None
+    ) -> tuple[pl.DataFrame, dict[int, str]]:
+        """The frame with all columns, and which of the records (by number) do not fit, whose rows it lacks."""
         import polars as pl
 
+        try:
+            return self._whole(frame, records, counts), {}
+        except (ValueError, TypeError, OverflowError):  # Polars says TypeError of what has more than 64 bits
+            rows = counts if counts is not None else [1] * len(records)
+        found = ((number, self._misfit(record)) for number, record in enumerate(records) if rows[number])
+        misfits = {number: reason for number, reason in found if reason}
+        kept = [number for number in range(len(records)) if rows[number] and number not in misfits]
+        there = _repeated([number not in misfits for number in range(len(records))], counts)
+        fitting = frame.filter(pl.Series(there, dtype=pl.Boolean))
+        kept_counts = None if counts is None else [counts[number] for number in kept]
+        return self._whole(fitting, [records[number] for number in kept], kept_counts), misfits
+
+    def _whole(self, frame: pl.DataFrame, records: Sequence[Any], counts: Sequence[int] | None) -> pl.DataFrame:
+        """All columns; a `ValueError` or an `OverflowError` if metadata does not fit."""
         columns: list[pl.Series] = []
         for part, name in self._metadata.items():
             field = self._schema.field(name)
-            found = [_part(record, part) for record in records]
-            if part == "key" and field.type == STRING:
-                found = [None if key is None else key.decode("utf-8", "replace") for key in found]
-            found = _repeated(found, counts)
-            if part == "timestamp":
-                column = pl.Series(name, found, dtype=pl.Int64).cast(pl.Datetime("us", "UTC"))
-            else:
-                column = pl.Series(name, found, dtype=self._schema.polars()[name])
-            columns.append(column)
+            found = _repeated([_part(record, part) for record in records], counts)
+            columns.append(not_null(_column(part, field, found), field))
         whole = frame.with_columns(columns).select(list(self._schema.names))
         if not self._timed:
             return whole
         times = _repeated([_part(record, "timestamp") for record in records], counts)
-        timestamps = pl.Series(RECORD_TIMESTAMP, times, dtype=pl.Int64).cast(pl.Datetime("us", "UTC"))
-        return whole.with_columns(timestamps)
+        return whole.with_columns(timestamps(RECORD_TIMESTAMP, times))
+
+    def _misfit(self, record: Any) -> str:
+        """What of a record's metadata does not fit."""
+        for part, name in self._metadata.items():
+            field, value = self._schema.field(name), _part(record, part)
+            if value is None and not field.nullable:
+                return f"{name}: {MISSING}"
+            if value is not None and (reason := _misfit_of(part, field, value)):
+                return f"{name}: {reason}"
+        time = _part(record, "timestamp") if self._timed else None
+        return "" if time is None else _misfit_of("timestamp", Field("", TIMESTAMP), time)
+
+
+def _replaced(bad: list[BadLine], misfits: dict[int, str], records: Records) -> list[BadLine]:
+    """What is bad, where these records are bad as a whole."""
+    if not misfits:
+        return bad
+    others = [line for line in bad if line.index not in misfits]
+    return others + [BadLine(index, reason, records.values[index] or b"") for index, reason in misfits.items()]
+
+
+def _column(part: str, field: Field, values: list[Any]) -> pl.Series:
+    import polars as pl
+
+    if part == "timestamp":
+        return timestamps(field.name, values)
+    if part == "key" and field.type == STRING:
+        values = [None if key is None else key.decode() for key in values]
+    return pl.Series(field.name, values, dtype=polars_type(field.type))
+
+
+def _misfit_of(part: str, field: Field, value: Any) -> str:
+    try:
+        _column(part, field, [value])
+    except UnicodeDecodeError:
+        return "not UTF-8; declare it as bytes"
+    except (TypeError, OverflowError):
+        return f"the record's timestamp, {value // 1_000} ms, is not within the years 1 to 9999"
+    return ""
 
 
 def _repeated(values: list[Any], counts: Sequence[int] | None) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from datetime import tzinfo
 from typing import Any
 
 from penstock.errors import ExternalError, PipelineError
@@ -18,10 +19,10 @@ class RowValues(ABC):
     rows_per_value = True
     asks = False
 
-    def __init__(self, schema: Schema, kind: str) -> None:
-        """`kind`: what a value is, in words."""
+    def __init__(self, schema: Schema, kind: str, zone: tzinfo | None = None) -> None:
+        """`kind`: what a value is, in words; `zone`: of timestamps that have none."""
         self._schema = schema
-        self._builder = FrameBuilder(schema)
+        self._builder = FrameBuilder(schema, zone)
         self._kind = kind
 
     def decode(self, values: Sequence[bytes]) -> tuple[Decoded, None]:

@@ -49,7 +49,8 @@ class Source(base.Source[T]):
         end: None, or where the input ends, to make it bounded: `"latest"` (what is there when the job starts), a
             datetime, or partition to offset (the first that is not read). Resolved once as well.
         metadata: what else of a record goes into which column of the schema: `key` (bytes or str), `headers` (list of
-            structs `name: str, value: bytes`), `offset`, `partition` (int), `timestamp` (datetime).
+            structs `name: str, value: bytes`), `offset`, `partition` (int), `timestamp` (datetime). A record without a
+            key, or whose key is no UTF-8, is bad where the column is never null, or str.
         registry: address of a Confluent schema registry: records carry the id of the Avro schema they were written with.
             With a login it is `https://user:password@host`.
             For `protobuf` it is not asked: the id before each message is skipped.
