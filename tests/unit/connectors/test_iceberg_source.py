@@ -359,3 +359,13 @@ def test_event_time(orders: Orders) -> None:
     source = iceberg.Source("shop.times", catalog=orders.settings, event_time="at")
     made = Pipeline("read").read(source).with_columns(k=col("at").dt.year()).key_by("k").window(tumbling("10m"))
     assert made.agg(n=count()).collect()["n"].to_list() == [10] * 6
+
+
+def test_rows_of_which_a_table_or_its_files_have_no_column(orders: Orders) -> None:
+    """Null in every row, of which there are as many as always."""
+    orders.append(1, 2)
+    added = pa.schema([("added", pa.int64())])
+    assert Pipeline("read").read(orders.source(schema=added)).collect()["added"].to_list() == [None, None]
+    with orders.table.update_schema() as columns:
+        columns.add_column("added", IntegerType())
+    assert Pipeline("read").read(orders.source(schema=added)).collect()["added"].to_list() == [None, None]

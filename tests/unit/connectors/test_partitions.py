@@ -225,3 +225,46 @@ def test_what_is_refused(tmp_path: Path, write_context: Callable[..., Any]) -> N
     writer = files.Sink(tmp_path, partition_by=["shop"]).open(SCHEMA, write_context())
     with pytest.raises(BadRecordError, match="column 'shop' of partition_by= is ''"):
         writer.write(frame([(None, 1, "", True, 1)]))
+
+
+@dataclass
+class _Day:
+    day: date
+
+
+@dataclass
+class _DayAlone(_Day):
+    other: int | None = None
+
+
+@pytest.mark.parametrize("extension", ["parquet", "arrow", "jsonl", "csv"])
+@pytest.mark.parametrize("schema", [_Day, _DayAlone])
+async def test_rows_of_which_no_column_stands_in_the_file(
+    extension: str, schema: type[Any], tmp_path: Path, read_split: Callable[..., Any]
+) -> None:
+    """There are as many as the file has, in any pieces, and read by parts, too."""
+    path = tmp_path / "day=2026-01-02" / f"a.{extension}"
+    path.parent.mkdir()
+    rows = pl.DataFrame({"x": [1, 2, 3]})
+    {"parquet": rows.write_parquet, "arrow": rows.write_ipc, "jsonl": rows.write_ndjson, "csv": rows.write_csv}[
+        extension
+    ](path)
+    source = files.Source(tmp_path, schema=schema)
+    found = await read_split(source, pieces=[2, 2], reopen=True)
+    assert [row["day"] for row in found.rows] == [date(2026, 1, 2)] * 3
+    assert (found.counts, found.bad) == ([2, 1], [])
+    counted = Pipeline("p").read(source).key_by("day").agg(n=count()).final().collect().rows()
+    assert counted == [(date(2026, 1, 2), 3)]
+    [split] = source.discover()
+    parts = source.ranges(split, 5)
+    if source.needs_survey(split):
+        parts = source.surveyed(parts, [source.survey(split, part) for part in parts])
+    assert sum([len((await read_split(source, position=part)).rows) for part in parts]) == 3
+
+
+def test_files_that_lack_all_columns_of_a_schema_that_is_narrowed(tmp_path: Path) -> None:
+    """Null in every row."""
+    (tmp_path / "day=2026-01-02").mkdir()
+    pl.DataFrame({"x": [1, 2, 3]}).write_parquet(tmp_path / "day=2026-01-02" / "a.parquet")
+    stream = Pipeline("p").read(files.Source(tmp_path, schema=_DayAlone))
+    assert stream.key_by("day").agg(n=count()).final().collect().rows() == [(date(2026, 1, 2), 3)]

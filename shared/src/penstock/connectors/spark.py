@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _WHAT: Final = "spark.Source"
+_ROW: Final = "__row"
+"""A column that is read only so that there are rows, where the schema has none of those that are there."""
 
 
 class Source(base.Source[T], Generic[T]):
@@ -76,12 +78,14 @@ class Source(base.Source[T], Generic[T]):
             made = made(session)
         if not _is_frame(made):
             raise PipelineError(f"{_WHAT}: {self._name()} gave {made!r:.100}, not a DataFrame")
-        wanted = [(name, self.schema.names.index(name)) for name in self._check(made)]
+        wanted: list[tuple[str, int | str]] = [(name, self.schema.names.index(name)) for name in self._check(made)]
+        wanted = wanted or [(name, _ROW) for name in made.columns[:1]]  # Python has no rows without columns from Spark
         return made.select(*(made["`" + name.replace("`", "``") + "`"].alias(str(number)) for name, number in wanted))
 
     def named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch of that frame with the names of the schema."""
-        return batch.rename_columns([self.schema.names[int(number)] for number in batch.schema.names])
+        names = [name if name == _ROW else self.schema.names[int(name)] for name in batch.schema.names]
+        return batch.rename_columns(names)
 
     def _check(self, frame: DataFrame) -> list[str]:
         """The columns that must be read."""

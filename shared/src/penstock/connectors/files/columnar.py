@@ -205,7 +205,7 @@ class _Groups:
         if self._is_skipped(facts, sound):
             return _Group(pa.RecordBatch.from_pylist([], schema=pa.schema([])), self._matcher)
         kept = [name for name in rows.schema.names if name not in sound or self._is_wanted(name)]
-        kept = kept or [next(name for name in self._matcher.names)]  # so that there are rows
+        kept = kept or (self._matcher.names or rows.schema.names)[:1]  # so that there are rows
         if len(kept) == len(rows.schema.names):
             return _Group(_row_group(file, number, self._matcher.names), self._matcher)
         matcher = self._matching(rows.schema.select(kept))

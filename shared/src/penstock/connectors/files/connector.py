@@ -32,7 +32,7 @@ from penstock.connectors.files.writing import FileWriter, leftovers, staged_file
 from penstock.connectors.pacing import Pace, checked_rate
 from penstock.errors import PipelineError
 from penstock.formats.names import Format, format_of, is_compressed
-from penstock.types import Schema
+from penstock.types import INT64, Field, Schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from penstock.connectors.files.writing import PartFolder
 
 _HEAD_BYTES = 1 << 20
+_NO_COLUMNS: Final = Schema((Field("no column (penstock)", INT64, nullable=True),))
+"""Read of files of which no column is wanted: they lack it, so it is null in every row."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -255,9 +257,10 @@ class Source(base.Source[T], Generic[T]):
         return PartitionedReader(self._reader(split, self._own_columns(split), position, pace), self.schema, constants)
 
     def _own_columns(self, split: Split) -> Schema:
-        """Those that stand in a file, not in the names of its folders."""
+        """Those that stand in a file, not in the names of its folders; at least one, so that there are rows."""
         constants = constants_of(self._full_name(split.id), self.schema)
-        return self.schema.select(name for name in self.schema.names if name not in constants)
+        names = [name for name in self.schema.names if name not in constants]
+        return self.schema.select(names) if names else _NO_COLUMNS
 
     def _reader(self, split: Split, schema: Schema, position: Position, pace: Pace) -> base.SplitReader:
         from penstock.connectors.files.columnar import ColumnarReader, Rows

@@ -110,7 +110,8 @@ class Source(base.Source[T], Generic[T]):
 
     def _of(self, found: pa.Schema) -> Wanted:
         names = SchemaMatcher(self.schema, plain_schema(found), f"{_WHAT}: {self._place}", self.timezone).names
-        return Wanted(self._place, tuple(names), self.row_filter, self.snapshot)
+        # A column, though none is wanted, so that there are rows.
+        return Wanted(self._place, tuple(names or found.names[:1]), self.row_filter, self.snapshot)
 
     # -- what is read -------------------------------------------------------------------------------------------------
 
