@@ -586,3 +586,26 @@ def test_a_client_is_kept_until_something_goes_wrong(lake: Lake) -> None:
     with pytest.raises(ExternalError), place.asking("load"):
         raise OSError("token expired")
     assert place.open() is not first
+
+
+@pytest.mark.parametrize("partition_by", [[], ["shop"]])
+def test_null_lists_and_maps_of_structs_stay_null(partition_by: list[str], lake: Lake) -> None:
+    """Written and read: pyiceberg makes empty ones of them."""
+    struct = StructType((Field("a", INT64, nullable=True),))
+    schema = Schema((
+        Field("n", INT64), Field("shop", STRING), Field("list", ListType(struct), nullable=True),
+        Field("map", MapType(struct), nullable=True), Field("in", ListType(ListType(struct)), nullable=True),
+    ))  # fmt: skip
+    kinds = [([{"a": 1}, None], {"k": {"a": 2}}, [None, []]), (None, None, None), ([], {}, []), ([None], {"k": None}, [])]
+    rows = [(n, f"s{n % 3}", *kinds[n % 4]) for n in range(50)]
+    named = [dict(zip(schema.names, row, strict=True)) for row in rows]
+    sink = iceberg.Sink(TABLE, catalog=lake.settings, partition_by=partition_by)
+    p = Pipeline("write")
+    p.read(iterables.Source(named, schema=schema)).write(sink)
+    p.run()
+    [*paths] = lake.folder.rglob("*.parquet")
+    found = pl.concat([pl.read_parquet(path) for path in paths]).sort("n")
+    assert found["list"].to_list() == [row[2] for row in rows]
+    assert [value is None for value in found["map"]] == [row[3] is None for row in rows]
+    read = Pipeline("read").read(iceberg.Source(TABLE, catalog=lake.settings, schema=schema)).collect().sort("n")
+    assert read.to_dicts() == named

@@ -20,6 +20,7 @@ from penstock.connectors.files.writing import StagedFile, staged_file
 from penstock.connectors.iceberg.appending import append, list_files, proof_of, remove, remove_staged
 from penstock.connectors.iceberg.catalogs import TablePlace
 from penstock.connectors.iceberg.columns import check_columns
+from penstock.connectors.iceberg.null_parts import keep_null_parts
 from penstock.errors import ExternalError, PipelineError
 from penstock.scratch import Scratch
 from penstock.types import Schema
@@ -157,6 +158,7 @@ def data_files(table: Table, path: Path) -> Iterator[DataFile]:
     import pyarrow as pa
     from pyiceberg.io.pyarrow import _dataframe_to_data_files  # pyright: ignore[reportPrivateUsage]
 
+    keep_null_parts()
     kinds = {each.name: each for each in table.schema().as_arrow()}
     for chunk in _chunks(path):
         wanted = pa.schema([kinds[each.name].with_nullable(each.nullable) for each in chunk.schema])
