@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from penstock.connectors import files
-from penstock.connectors.base import EndOfSplit
+from penstock.connectors.base import EndOfSplit, ReadContext
 from penstock.connectors.files import reading as file_reading
 from penstock.errors import ExternalError, PipelineError
 
@@ -362,3 +362,33 @@ def test_description_and_flags(tmp_path: Path) -> None:
     assert source.describe() == {"path": str(tmp_path / "a.jsonl")}
     assert source.event_time is not None
     assert source.event_time.watermarks.describe() == "out of order by at most 9h"
+
+
+@pytest.mark.parametrize("what", ["cut", "emptied", "rewritten"])
+@pytest.mark.parametrize("extension", ["jsonl", "csv"])
+async def test_a_text_file_that_is_cut_or_rewritten_while_it_is_read(
+    what: str, extension: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Does not end like any other, nor are rows of both mixed."""
+    monkeypatch.setattr(file_reading, "CHUNK_BYTES", 1_000)
+    path = write(tmp_path / f"a.{extension}")
+    text = path.read_bytes()
+    assert len(text) > 2_000
+    source = files.Source(path, schema=Reading)
+    reader = source.open(source.discover()[0], None, ReadContext(lambda: 0, lambda: 0))
+    assert await reader.read(1) is not None
+    with path.open("r+b") as opened:
+        if what == "rewritten":
+            opened.write(text.replace(b"0", b"9"))
+        else:
+            opened.truncate(1_500 if what == "cut" else 0)
+
+    async def rest() -> None:
+        while True:
+            await reader.read(5)
+
+    with pytest.raises(
+        PipelineError, match=r"is not the file that was read up to byte \d+ before: it was replaced, cut"
+    ):
+        await rest()
+    await reader.close()

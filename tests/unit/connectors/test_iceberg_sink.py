@@ -596,7 +596,12 @@ def test_null_lists_and_maps_of_structs_stay_null(partition_by: list[str], lake:
         Field("n", INT64), Field("shop", STRING), Field("list", ListType(struct), nullable=True),
         Field("map", MapType(struct), nullable=True), Field("in", ListType(ListType(struct)), nullable=True),
     ))  # fmt: skip
-    kinds = [([{"a": 1}, None], {"k": {"a": 2}}, [None, []]), (None, None, None), ([], {}, []), ([None], {"k": None}, [])]
+    kinds = [
+        ([{"a": 1}, None], {"k": {"a": 2}}, [None, []]),
+        (None, None, None),
+        ([], {}, []),
+        ([None], {"k": None}, []),
+    ]
     rows = [(n, f"s{n % 3}", *kinds[n % 4]) for n in range(50)]
     named = [dict(zip(schema.names, row, strict=True)) for row in rows]
     sink = iceberg.Sink(TABLE, catalog=lake.settings, partition_by=partition_by)

@@ -78,12 +78,23 @@ class LocalContent:
     """The bytes of a file that may grow; it is read to `end`."""
 
     def __init__(self, file: LocalFile, end: int | None) -> None:
+        self._found = file
         self._path = file.path
         self._file = file.open()
         self.end: int | None = os.fstat(self._file.fileno()).st_size if end is None else end
 
     def read(self, offset: int, size: int) -> bytes:
         """See `Content.read`."""
+        from penstock.connectors.files.reading import changed
+
+        assert self.end is not None
+        found = self._bytes(offset, size)
+        if len(found) < min(size, self.end - offset):  # as by those who rotate logs: what was not read yet is lost
+            raise changed(self._found, f"byte {offset + len(found)}")
+        return found
+
+    def _bytes(self, offset: int, size: int) -> bytes:
+        """What there is of them now."""
         assert self.end is not None
         try:
             return os.pread(self._file.fileno(), max(0, min(size, self.end - offset)), offset)
@@ -92,9 +103,9 @@ class LocalContent:
 
     def identity(self, offset: int) -> Any:
         """See `Content.identity`: a checksum of the first bytes and of those before the offset."""
-        head = self.read(0, min(offset, WINDOW_BYTES))
+        head = self._bytes(0, min(offset, WINDOW_BYTES))
         start = max(0, offset - WINDOW_BYTES)
-        return zlib.crc32(self.read(start, offset - start), zlib.crc32(head))
+        return zlib.crc32(self._bytes(start, offset - start), zlib.crc32(head))
 
     def close(self) -> None:
         """See `Content.close`."""

@@ -38,7 +38,11 @@ class Content(Protocol):
     """Where reading ends, of a file that may grow."""
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes at `offset`, fewer only at the end. Offsets do not go back."""
+        """Up to `size` bytes at `offset`, fewer only at the end. Offsets do not go back.
+
+        Raises:
+            PipelineError: the file was cut, so that it has no such bytes any more.
+        """
         ...
 
     def identity(self, offset: int) -> Any:
@@ -207,6 +211,8 @@ class TextReader:
         self._start = 0
         self._at_end = False
         self._fetching: asyncio.Future[bytes] | None = None
+        self._read_to: tuple[int, Any] | None = None
+        """How far was fetched, and what the file's identity was up to there."""
         if begun and file.content.identity(self._offset) != begun["identity"]:
             raise changed(file.file, f"byte {self._offset}")
 
@@ -248,12 +254,21 @@ class TextReader:
             )
         wanted = max(CHUNK_BYTES, len(rest))
         content, offset = self._file.content, self._offset + len(rest)
-        chunk = await self._fetched(lambda: content.read(offset, wanted))
+        chunk = await self._fetched(lambda: self._chunk(content, offset, wanted))
         self._buffer, self._start, self._next = rest + chunk, 0, 0
         self._ends = self._file.decoder.ends(self._buffer).tolist()
         self._at_end = len(chunk) < wanted
         if self._at_end and self._buffer and (not self._ends or self._ends[-1] < len(self._buffer)):
             self._ends.append(len(self._buffer))  # the last record needs no newline
+
+    def _chunk(self, content: Content, offset: int, size: int) -> bytes:
+        """Bytes of the file that was there before, which somebody may have rewritten meanwhile; blocks."""
+        chunk = content.read(offset, size)
+        behind = offset + len(chunk)
+        if self._read_to is not None and content.identity(self._read_to[0]) != self._read_to[1]:
+            raise changed(self._file.file, f"byte {self._read_to[0]}")
+        self._read_to = behind, content.identity(behind)
+        return chunk
 
     async def _fetched(self, work: Callable[[], bytes]) -> bytes:
         if self._fetching is None:
