@@ -492,5 +492,6 @@ _LINKS: Final[tuple[Fault, ...]] = (
 
 
 def brief(rng: random.Random) -> list[Fault]:
-    """What `make acceptance` does: all of `BRIEF`, and three links that another run may not meet."""
-    return [*BRIEF, *rng.sample(_LINKS, 3)]
+    """What `make acceptance` does: each named step, and of other kinds and links some that another run may not meet."""
+    others = rng.sample([each for each in BRIEF if not each.step], 3)
+    return [*(each for each in BRIEF if each.step or each in others), *rng.sample(_LINKS, 2)]
