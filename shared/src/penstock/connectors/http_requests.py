@@ -32,6 +32,8 @@ class AddressTemplate(KeyTemplate):
 
     def stray(self, key: Key) -> str | None:
         """The segment of its path that makes a key's address that of something else, such as of all rows; None: none."""
+        if not any(value in NO_SEGMENT for value in key):
+            return None  # only of these is such a segment made, and to cut addresses takes long
         segments = _segments(self._joined(self._values(key)))
         return next((segments[place] for place in self._filled if segments[place] in NO_SEGMENT), None)
 

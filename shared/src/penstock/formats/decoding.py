@@ -47,9 +47,9 @@ _NEWLINE: Final = 10
 _MISSING: Final = re.compile(
     r"(?:Object missing required field `(.*?)`|Expected `[^`]*`, got `null`)(?: - at `\$\.?(.*?)`)?$"
 )
-_FINER_THAN_MICROS: Final = re.compile(r"(?<=:[0-9]{2}\.[0-9]{6})[0-9]+")
-_CUT_BY_ARROW: Final = (r"(:[0-9]{2}\.[0-9]{6})[0-9]+", r"\1")
-_MAY_BE_FINER: Final = re.compile(rb":[0-9]{2}\.[0-9]{7}")
+_FINER: Final = r"(:[0-9]{2}\.[0-9]{6})[0-9]+"
+"""Seconds with more digits than microseconds have; the group is what stays."""
+_MAY_BE_FINER: Final = re.compile(_FINER.encode())
 _PIECE_BYTES: Final = 512 << 10
 """Blocks are decoded in pieces of about this size, so that row objects are columns before they leave the processor's
 caches. The gain is not certain: docs/performance.md has the measurements."""
@@ -127,11 +127,11 @@ class JsonDecoder:
         self._builder = FrameBuilder(schema, zone)
         self._getters = [_getter(f"f{index}") for index in range(len(schema.fields))]
         self._exact = msgspec.json.Decoder(_row_struct(schema.fields))
-        self._finer = msgspec.json.Decoder(_row_struct(schema.fields, cut=True), dec_hook=_cut)
-        rounded = {TIME, TIMESTAMP}
-        self._fast_rounds = any(
-            not rounded.isdisjoint(parts_of(field.type)) for field in schema if field.type != TIMESTAMP
-        )
+        timed = [field.type for field in schema if not {TIME, TIMESTAMP}.isdisjoint(parts_of(field.type))]
+        cut = _row_struct(schema.fields, cut=True) if timed else None
+        self._cutting = None if cut is None else msgspec.json.Decoder(cut, dec_hook=_cut)
+        """Where msgspec would round; None: nowhere."""
+        self._fast_rounds = any(kind != TIMESTAMP for kind in timed)
         # With a zone given, timestamps without offset are expected, and only the exact way takes those.
         self._fast = msgspec.json.Decoder(_row_struct(schema.fields, timestamps_as_text=True)) if zone is None else None
 
@@ -149,10 +149,10 @@ class JsonDecoder:
         rows: list[Any] = []
         indexes: list[int] = []
         bad: list[BadLine] = []
-        decode = self._exact.decode
+        decode = self._exact.decode if self._cutting is None else self._cut
         for index, value in enumerate(values):
             try:
-                rows.append(self._cut(value) if _MAY_BE_FINER.search(value) else decode(value))
+                rows.append(decode(value))
                 indexes.append(index)
             except (msgspec.MsgspecError, ValueError, RecursionError) as error:
                 if not (skip_blank and not value.strip()):
@@ -163,8 +163,10 @@ class JsonDecoder:
 
     def _cut(self, value: bytes) -> Any:
         """A row whose timestamps and times of day may have to be cut; of one that is none, the usual error."""
+        if self._cutting is None or not _MAY_BE_FINER.search(value):
+            return self._exact.decode(value)
         try:
-            return self._finer.decode(value)
+            return self._cutting.decode(value)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return self._exact.decode(value)
 
@@ -236,7 +238,7 @@ def timestamps_of(field: Field, texts: Sequence[str | None]) -> pl.Series:
     try:
         moments: Any = pc.cast(array, pa.timestamp("us", "UTC"))
     except pa.ArrowInvalid:
-        moments = pc.cast(pc.replace_substring_regex(array, *_CUT_BY_ARROW), pa.timestamp("us", "UTC"))
+        moments = pc.cast(pc.replace_substring_regex(array, _FINER, r"\1"), pa.timestamp("us", "UTC"))
     micros: Any = pc.cast(moments, pa.int64())
     made = pl.from_arrow(micros)
     assert isinstance(made, pl.Series)
@@ -307,7 +309,7 @@ def _cut(kind: type, value: Any) -> datetime | time:
 
 def without_nanoseconds(text: str) -> str:
     """A timestamp or time of day without the digits behind its microseconds."""
-    return _FINER_THAN_MICROS.sub("", text)
+    return re.sub(_FINER, r"\1", text)
 
 
 def _row_struct(

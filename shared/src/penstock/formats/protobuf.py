@@ -195,7 +195,7 @@ def _converter(field: FieldDescriptor, kind: DataType, where: str) -> Getter:
     message = field.message_type
     if message is None or message.full_name in (_TIMESTAMP, _DURATION):
         name = _name_of(field)
-        _expect(kind in _KINDS.get("int" if message is None and "int" in name else name, ()), where, kind, field)
+        _expect(kind in _KINDS.get(name, ()), where, kind, field)
         return {_TIMESTAMP: _datetime, _DURATION: _timedelta}.get(name) or _scalar(field, kind)
     if message.full_name in _WRAPPERS:
         convert = _converter(message.fields_by_name["value"], kind, where)
@@ -309,9 +309,8 @@ def _maker(field: FieldDescriptor, kind: DataType, where: str) -> Getter:
 
     message = field.message_type
     name = _name_of(field)
-    known = "int" if message is None and "int" in name else name
-    if message is None or known in _WRITTEN:
-        _expect(kind in _WRITTEN.get(known, ()), where, kind, field)
+    if message is None or name in _WRITTEN:
+        _expect(kind in _WRITTEN.get(name, ()), where, kind, field)
         if message is None:
             return lambda value: value
         made, fill = message_factory.GetMessageClass(message), "FromDatetime" if name == _TIMESTAMP else "FromTimedelta"
@@ -332,8 +331,11 @@ def _made(message: Any, fill: str, value: Any) -> Any:
 
 
 def _name_of(field: FieldDescriptor) -> str:
-    """Of the type of its values."""
-    return _TYPES.get(field.type, "group") if field.message_type is None else field.message_type.full_name
+    """Of the type of its values: `int` of all whole numbers."""
+    if field.message_type is not None:
+        return field.message_type.full_name
+    name = _TYPES.get(field.type, "group")
+    return "int" if "int" in name else name
 
 
 def _is_map(field: FieldDescriptor) -> bool:

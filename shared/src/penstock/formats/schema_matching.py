@@ -21,7 +21,6 @@ from penstock.types import (
     INTEGERS,
     NULL,
     NUMERIC,
-    STRING,
     TIMESTAMP,
     DataType,
     DecimalType,
@@ -100,7 +99,7 @@ class SchemaMatcher:
             for row in self._failures(field, column, raw):
                 bad.setdefault(row, []).append(field)
         frame = pl.DataFrame(
-            [_with_keys_once(column, field) for field, column in zip(self._schema, columns, strict=True)]
+            [with_keys_once(column, field.type) for field, column in zip(self._schema, columns, strict=True)]
         )
         if not bad:
             return frame, []
@@ -134,10 +133,9 @@ def _misfits(field: Field, found: pl.Series, column: pl.Series) -> pl.Series:
     wrong = column.is_null() if not field.nullable else column.is_null() & found.is_not_null()
     match field.type:
         case ListType(inner=inner):
-            return wrong | _misfits_within(Field("", inner, nullable=True), found, column)
-        case MapType(value=value):
-            entry = StructType((Field("key", STRING), Field("value", value, nullable=True)))
-            return wrong | _misfits_within(Field("", entry, nullable=True), _entries(found), _entries(column))
+            return wrong | _misfits_within(inner, found, column)
+        case MapType(entries=entries):
+            return wrong | _misfits_within(entries.inner, _entries(found), _entries(column))
         case StructType(fields=members):
             for member in members:
                 parts = (each.struct.field(member.name) for each in (found, column))
@@ -164,7 +162,7 @@ def _entries(maps: pl.Series) -> pl.Series:
     return maps.cast(pl.List(pl.Struct({"key": key, "value": value})))
 
 
-def _misfits_within(inner: Field, found: pl.Series, column: pl.Series) -> pl.Series:
+def _misfits_within(inner: DataType, found: pl.Series, column: pl.Series) -> pl.Series:
     """The same for rows of lists: which have such a value in them."""
     import numpy as np
     import polars as pl
@@ -175,20 +173,16 @@ def _misfits_within(inner: Field, found: pl.Series, column: pl.Series) -> pl.Ser
     lengths = column.list.len().fill_null(0)
     rows = pl.Series(np.repeat(np.arange(column.len()), lengths.to_numpy()))
     parts = (each.explode(empty_as_null=False, keep_nulls=False) for each in (found, column))
-    wrong = _misfits(inner, *parts)
+    wrong = _misfits(Field("", inner, nullable=True), *parts)
     return none.scatter(rows.filter(wrong).unique(), values=True)
 
 
-def _may_misfit(inner: Field, found: pl.DataType, column: pl.DataType) -> bool:
+def _may_misfit(inner: DataType, found: pl.DataType, column: pl.DataType) -> bool:
     """Whether anything in lists can be wrong at all: most are as they are declared, and need no look."""
     return found != column or any(
         part in (TIMESTAMP, DATE) or (isinstance(part, StructType) and not all(each.nullable for each in part.fields))
-        for part in parts_of(inner.type)
+        for part in parts_of(inner)
     )
-
-
-def _with_keys_once(column: pl.Series, field: Field) -> pl.Series:
-    return with_keys_once(column, field.type)
 
 
 def _shown(row: pl.DataFrame, failed: Sequence[Field]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import os
+from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Unpack
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 _HEAD_BYTES = 1 << 20
 _NO_COLUMNS: Final = Schema((Field("no column (penstock)", INT64, nullable=True),))
 """Read of files of which no column is wanted: they lack it, so it is null in every row."""
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class Source(base.Source[T], Generic[T]):
@@ -290,7 +290,7 @@ class Source(base.Source[T], Generic[T]):
 
         naive = zone(self.timezone, "files.Source")
         head = content.read(0, _HEAD_BYTES)
-        begin = len(_BYTE_ORDER_MARK) if head.startswith(_BYTE_ORDER_MARK) else 0
+        begin = len(BOM_UTF8) if head.startswith(BOM_UTF8) else 0
         if kind == "jsonl":
             return TextFile(file, name, content, JsonDecoder(schema, naive), begin, 0)
         behind = head.find(b"\n") + 1 or len(head)

@@ -78,8 +78,7 @@ class LocalContent:
     """The bytes of a file that may grow; it is read to `end`."""
 
     def __init__(self, file: LocalFile, end: int | None) -> None:
-        self._found = file
-        self._path = file.path
+        self._input = file
         self._file = file.open()
         self.end: int | None = os.fstat(self._file.fileno()).st_size if end is None else end
 
@@ -90,7 +89,7 @@ class LocalContent:
         assert self.end is not None
         found = self._bytes(offset, size)
         if len(found) < min(size, self.end - offset):  # as by those who rotate logs: what was not read yet is lost
-            raise changed(self._found, f"byte {offset + len(found)}")
+            raise changed(self._input, f"byte {offset + len(found)}")
         return found
 
     def _bytes(self, offset: int, size: int) -> bytes:
@@ -99,7 +98,7 @@ class LocalContent:
         try:
             return os.pread(self._file.fileno(), max(0, min(size, self.end - offset)), offset)
         except OSError as error:
-            raise ExternalError(f"cannot read {self._path}: {error}") from error
+            raise ExternalError(f"cannot read {self._input}: {error}") from error
 
     def identity(self, offset: int) -> Any:
         """See `Content.identity`: a checksum of the first bytes and of those before the offset."""
