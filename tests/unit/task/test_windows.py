@@ -32,7 +32,7 @@ from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.errors import IncompatibleStateError
 from penstock.expressions import col, count
 from penstock.graph.logical import CumulativeWindow, SlidingWindow, TumblingWindow
-from penstock.task.operators import window_aggregate, window_panes
+from penstock.task.operators import levels, window_aggregate, window_panes
 from penstock.testing.harness import OperatorHarness
 from penstock.times import MAX_WATERMARK, to_micros
 from penstock.types import FLOAT64, INT64, Field, Schema
@@ -84,11 +84,16 @@ def test_any_batching_watermarks_and_restores_give_what_row_by_row_gives(window,
 
 
 @settings(max_examples=50, deadline=None)
-@given(window=SHAPES, steps=histories(TIMES), parallelism=st.integers(1, 4), lateness=st.sampled_from([1, 5, 12, 40]))
-def test_with_lateness_the_last_result_of_every_window_is_the_models(window, steps, parallelism, lateness):
+@given(
+    window=SHAPES, steps=histories(TIMES), parallelism=st.integers(1, 4), lateness=st.sampled_from([1, 5, 12, 40]),
+    dealt=st.sampled_from([4, 10_000]),
+)  # fmt: skip
+def test_with_lateness_the_last_result_of_every_window_is_the_models(window, steps, parallelism, lateness, dealt):
     """How many corrections are sent depends on batches; the last one of each key and window does not."""
     model = model_of(window, lateness)
-    harness = run(window_node(window, lateness=lateness, late=LATE), steps, model, parallelism)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(levels, "_DEALT_ROWS", dealt)
+        harness = run(window_node(window, lateness=lateness, late=LATE), steps, model, parallelism)
     final = {row[:3]: row for row in emitted(harness)}
     expected = {row[:3]: row for row in model.emitted}
     assert comparable(list(final.values())) == comparable(list(expected.values()))
@@ -133,6 +138,7 @@ def test_rows_that_were_combined_before_come_to_the_same(window, steps, parallel
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(window_panes, "_RAW_ROWS", raw)
         patch.setattr(window_panes, "_MOST_RAW_ROWS", 2 * raw)
+        patch.setattr(levels, "_DEALT_ROWS", raw)
         harness = run(node, steps, model, parallelism, combined=True)
     found = {}
     for frame in harness.collected.frames:
@@ -148,14 +154,15 @@ def test_rows_that_were_combined_before_come_to_the_same(window, steps, parallel
 
 
 @settings(max_examples=25, deadline=None)
-@given(window=SHAPES, steps=histories(TIMES))
-def test_folding_rows_early_changes_nothing(window, steps):
-    """However small the thresholds at which rows become partials, results are the same."""
+@given(window=SHAPES, steps=histories(TIMES), dealt=st.sampled_from([2, 4, 10_000]))
+def test_folding_rows_early_changes_nothing(window, steps, dealt):
+    """However small the thresholds at which rows become partials, and these are merged in parts, results are the same."""
     model = model_of(window, 0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(window_panes, "_RAW_ROWS", 3)
         patch.setattr(window_panes, "_MOST_RAW_ROWS", 6)
         patch.setattr(window_panes, "_ALL_RAW_ROWS", 10)
+        patch.setattr(levels, "_DEALT_ROWS", dealt)
         harness = run(window_node(window, late=LATE), steps, model, 2)
     assert comparable(emitted(harness)) == comparable(model.emitted)
 
@@ -282,3 +289,36 @@ def test_a_key_group_that_is_ahead_does_not_take_the_others_along():
     rows = [(ahead, 95, 1), (behind, 40, 2), (behind, 31, 3)]
     harness.frame(frame_of(rows).with_columns(pl.Series(WATERMARK, [30, 30, 35], pl.Int64)))
     assert late_rows(harness) == []
+
+
+def test_a_window_of_many_keys_fires_in_parts_and_large_merges_are_done_between_batches(monkeypatch):
+    """Nothing takes long: a part is done when it is asked for, and what is stored is whole at any time."""
+    monkeypatch.setattr(levels, "_DEALT_ROWS", 100)
+    monkeypatch.setattr(window_panes, "_RAW_ROWS", 60)
+    monkeypatch.setattr(window_panes, "_MOST_RAW_ROWS", 60)
+    node = window_node(TumblingWindow(1_000), aggregates=[("rows", count()), ("total", col("value").sum())])
+    harness = OperatorHarness(node)
+    (operator,) = harness.operators
+    left, snapshots = 0, []
+    for batch in range(6):
+        rows = [(f"k{n}", 10 * batch + n % 10, batch + n) for n in range(60)]
+        operator.process(frame_of(rows), harness.collected)
+        while operator.go_on():
+            left += 1
+            snapshots.append(harness.freeze())
+    assert left > 64
+    operator.process(frame_of([(f"k{n}", 99, 1_000) for n in range(50)]), harness.collected)
+    parts = 0
+    while operator.fire_due(MAX_WATERMARK, harness.collected):
+        parts += 1
+    assert parts >= 64
+    sums = [sum(batch + n for batch in range(6)) for n in range(60)]
+    expected = sorted((f"k{n}", 7, sums[n] + 1_000) if n < 50 else (f"k{n}", 6, sums[n]) for n in range(60))
+    assert sorted(pl.concat(harness.collected.frames).select("key", "rows", "total").rows()) == expected
+    for at, freeze in enumerate(snapshots[:: len(snapshots) // 5]):
+        restored = harness.restored(freeze(), parallelism=2)
+        restored.collected.frames.clear()
+        restored.watermark(MAX_WATERMARK)
+        found = pl.concat(restored.collected.frames)
+        assert found.height == 60, at
+        assert found["rows"].n_unique() == 1

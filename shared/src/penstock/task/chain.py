@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.batches import visible
 from penstock.connectors.base import SinkEncoder, SinkWriter
@@ -18,6 +19,10 @@ from penstock.task.operators.encode import EncodeOperator
 
 if TYPE_CHECKING:
     import polars as pl
+
+
+ROWS_AT_ONCE: Final = 65_536
+"""Of what becomes due at once, so many are handed on before others run: consumers take some 10 ms for them."""
 
 
 class Receiver(Protocol):
@@ -75,6 +80,42 @@ class Fanout:
                 receiver.watermark(watermark)
 
 
+class DueOutput:
+    """What an operator emits when event time comes on, handed to its output in slices. Implements `operator.Output`."""
+
+    def __init__(self, output: Fanout) -> None:
+        self._output = output
+        self._emitted: deque[tuple[str | None, pl.DataFrame]] = deque()
+
+    def rows(self, frame: pl.DataFrame) -> None:
+        """Keep rows until they are handed on."""
+        self._emitted.append((None, frame))
+
+    def side(self, tag: str, frame: pl.DataFrame) -> None:
+        """Keep rows of a side output, in their place between the others."""
+        self._emitted.append((tag, frame))
+
+    def watermark(self, watermark: int) -> None:
+        """Hand it on; nothing waits before it, because what is due has been handed on by then."""
+        assert not self._emitted
+        self._output.watermark(watermark)
+
+    def hand_on(self) -> Iterator[None]:
+        """Hand on what was emitted, in order, and let others run after as many rows as are handed on at once."""
+        handed_on = 0
+        while self._emitted:
+            tag, frame = self._emitted.popleft()
+            for part in frame.iter_slices(ROWS_AT_ONCE):
+                if handed_on and handed_on + part.height > ROWS_AT_ONCE:
+                    yield
+                    handed_on = 0
+                handed_on += part.height
+                if tag is None:
+                    self._output.rows(part)
+                else:
+                    self._output.side(tag, part)
+
+
 class OperatorLink:
     """An operator in its place."""
 
@@ -82,6 +123,7 @@ class OperatorLink:
         self.operator = operator
         self.context = context
         self.output = Fanout(context.metrics, late)
+        self.due = DueOutput(self.output)
 
     def rows(self, frame: pl.DataFrame) -> None:
         """Process a batch."""
@@ -179,10 +221,14 @@ class Chain:
             yield
 
     def fire_due(self, watermark: int) -> Iterator[None]:
-        """Do what many timers make long of `watermark`, in parts, each operator's before those of its consumers."""
+        """Do what much that is due makes long of `watermark`, in parts, each operator's before those of its consumers."""
         for link in self.operators.values():
-            while link.operator.fire_due(watermark, link.output):
-                yield
+            more = True
+            while more:
+                more = link.operator.fire_due(watermark, link.due)
+                yield from link.due.hand_on()
+                if more:
+                    yield
 
     def next_timer_us(self) -> int | None:
         """The earliest wall time at which an operator wants to be called."""

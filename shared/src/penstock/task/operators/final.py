@@ -7,6 +7,7 @@ Changes that have no key, such as those of a join with a stream of facts, are co
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Final, cast
 
 import numpy as np
@@ -27,7 +28,28 @@ _KIND: Final = "final"
 _ROWS_PER_FRAME: Final = 65_536
 
 
-class FinalOperator(Operator):
+class _AtTheEnd(Operator):
+    """Takes rows, and emits what is left of them when its input ends."""
+
+    _names: list[str]
+
+    @abstractmethod
+    def _taken(self) -> pl.DataFrame:
+        """The rows that are left, which are forgotten: a checkpoint from here on must not send them again."""
+
+    def advance(self, watermark: int, output: Output) -> None:
+        if watermark == MAX_WATERMARK:
+            super().advance(watermark, output)
+
+    def fire_due(self, watermark: int, output: Output) -> bool:
+        if watermark == MAX_WATERMARK:
+            rows = self._taken()
+            for begin in range(0, rows.height, _ROWS_PER_FRAME):
+                output.rows(rows.slice(begin, _ROWS_PER_FRAME).select(self._names))
+        return False
+
+
+class FinalOperator(_AtTheEnd):
     """`final` on a stream of updates."""
 
     def __init__(self, node: Node) -> None:
@@ -57,18 +79,11 @@ class FinalOperator(Operator):
             self._table.remove(key_values(rows.filter(pl.col(self._retracted)), self._keys))
         self._table.maintain(len(keys))
 
-    def advance(self, watermark: int, output: Output) -> None:
-        if watermark != MAX_WATERMARK:
-            return
+    def _taken(self) -> pl.DataFrame:
         keys = self._table.all_keys()
         rows = key_frame(keys, self._keys).hstack(self._table.find(keys).select(self._types.keys()))
-        if EVENT_TIME in self._types:
-            rows = rows.sort(EVENT_TIME, maintain_order=True)
-        # A checkpoint from here on must not send them again.
         self._table.clear()
-        for begin in range(0, rows.height, _ROWS_PER_FRAME):
-            output.rows(rows.slice(begin, _ROWS_PER_FRAME).select(self._names))
-        output.watermark(watermark)
+        return rows.sort(EVENT_TIME, maintain_order=True) if EVENT_TIME in self._types else rows
 
     def close(self) -> None:
         self._table.close()
@@ -77,7 +92,7 @@ class FinalOperator(Operator):
         return OperatorSnapshot(keyed=self._table.freeze({"kind": _KIND}, self._context))
 
 
-class RowsThatHoldOperator(Operator):
+class RowsThatHoldOperator(_AtTheEnd):
     """`final` on changes of rows without a key: each that was added, less those that were taken back."""
 
     def __init__(self, node: Node) -> None:
@@ -100,19 +115,13 @@ class RowsThatHoldOperator(Operator):
     def process(self, frame: pl.DataFrame, output: Output) -> None:
         self._rows.add(canonical_keys(frame, self._keys).with_columns(count_of_change()))
 
-    def advance(self, watermark: int, output: Output) -> None:
-        if watermark != MAX_WATERMARK:
-            return
+    def _taken(self) -> pl.DataFrame:
         rows = self._rows.all()
-        # A checkpoint from here on must not send them again.
         self._rows.clear()
         if self._newest:
             rows = rows.sort(EVENT_TIME, maintain_order=True)
         rows = rows[np.repeat(np.arange(rows.height), rows[COUNT].clip(lower_bound=0).to_numpy())]
-        rows = rows.with_columns(pl.lit(False).alias(RETRACTED))
-        for begin in range(0, rows.height, _ROWS_PER_FRAME):
-            output.rows(rows.slice(begin, _ROWS_PER_FRAME).select(self._names))
-        output.watermark(watermark)
+        return rows.with_columns(pl.lit(False).alias(RETRACTED))
 
     def snapshot(self) -> OperatorSnapshot | None:
         max_parallelism, incremental = self._context.max_parallelism, self._context.incremental

@@ -10,7 +10,7 @@ clock of `window_clock`; the store is `window_panes`, grouping `partials`. Windo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, cast
 
 import numpy as np
@@ -23,9 +23,10 @@ from penstock.state.freezes import ADDS
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.lateness import FixedLateness
+from penstock.task.operators.levels import Part, is_large, merged, merged_parts
 from penstock.task.operators.partials import Partials
 from penstock.task.operators.progress import GroupWatermarks, LateRows
-from penstock.task.operators.window_panes import FrozenPanes, PaneStore, split_runs
+from penstock.task.operators.window_panes import FrozenPanes, Pane, PaneStore, split_runs
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK, format_duration
 
 _KIND: Final = "window"
@@ -56,6 +57,8 @@ class WindowAggregateOperator(Operator):
         self._combined_columns = [*self._by, *self._partials.names]
         self._names = [*node.schema.names, EVENT_TIME]
         self._store = PaneStore(self._partials)
+        self._passing: Iterator[None] | None = None
+        """What is left of firing, if anything is."""
         self._context: OperatorContext
         self._watermarks: GroupWatermarks
 
@@ -76,6 +79,9 @@ class WindowAggregateOperator(Operator):
                 rest = self._process_until(rest, output)
         else:
             self._process_rows(frame, output)
+
+    def go_on(self) -> bool:
+        return self._store.go_on()
 
     def _process_until(self, frame: pl.DataFrame, output: Output) -> pl.DataFrame | None:
         """Take the rows before one that must not meet a window that is over by then; returns what is from there on.
@@ -99,7 +105,8 @@ class WindowAggregateOperator(Operator):
         if end == frame.height:
             return None
         carried = frame[WATERMARK][end]
-        self._pass(self._watermarks.current if carried is None else carried, output)
+        for _ in self._pass(self._watermarks.current if carried is None else carried, output):
+            pass
         return frame.slice(end)
 
     def _process_rows(self, frame: pl.DataFrame, output: Output) -> None:
@@ -166,21 +173,28 @@ class WindowAggregateOperator(Operator):
     # -- firing ---------------------------------------------------------------------------------------------------------
 
     def fire_due(self, watermark: int, output: Output) -> bool:
-        self._pass(watermark, output)
+        if self._passing is None:
+            self._passing = self._pass(watermark, output)
+        for _ in self._passing:
+            return True
+        self._passing = None
         return False
 
-    def _pass(self, watermark: int, output: Output) -> None:
-        """Event time comes to `watermark`: windows that are over are sent, and forgotten when their lateness is."""
+    def _pass(self, watermark: int, output: Output) -> Iterator[None]:
+        """Event time comes to `watermark`: windows that are over are sent, and forgotten when their lateness is.
+
+        In parts, where there is much to send; what is stored is as it was until the last one is done.
+        """
         before = self._watermarks.current
         if watermark <= before:
             return
         first, until = self._first_unfired(before), self._first_unfired(watermark)
         if first < until and self._store.panes:
-            self._fire(self._due(self._store.panes, first, until), output)
+            yield from self._fire(self._due(self._store.panes, first, until), output)
         self._watermarks.advance(watermark)
         self._store.drop_before(self._shape.start_of(self._first_open(watermark)))
 
-    def _fire(self, ends: Sequence[int], output: Output) -> None:
+    def _fire(self, ends: Sequence[int], output: Output) -> Iterator[None]:
         panes = self._store.panes
         for begin in range(0, len(ends), _WINDOWS_AT_ONCE):
             some = ends[begin : begin + _WINDOWS_AT_ONCE]
@@ -188,26 +202,41 @@ class WindowAggregateOperator(Operator):
             rows = sum(panes[pane].rows for pane in inside)
             if len(some) <= _FEW_WINDOWS or rows > _ROWS_FOR_ITS_OWN * len(some):
                 for end in some:
-                    self._fire_one(end, output)
+                    yield from self._fire_one(end, output)
             else:
                 self._fire_together(some, inside, output)
 
-    def _fire_one(self, end: int, output: Output) -> None:
+    def _fire_one(self, end: int, output: Output) -> Iterator[None]:
         panes = [self._store.panes[pane] for pane in self._shape.panes_in(end) if pane in self._store.panes]
-        only = panes[0] if len(panes) == 1 and self._lateness == 0 and self._shape.pane == self._shape.size else None
-        if only is not None and not only.partials and not only.combined:
+        many = is_large(sum(pane.rows for pane in panes))
+        for partials in self._of_window(end, panes):
+            if partials is not None:
+                if self._watermarks.uneven:
+                    last_moment = self._clock.moment(end) - 1
+                    partials = partials.filter(pl.Series(self._watermarks.of_rows(partials) < last_moment))
+                self._send(partials, end, output)
+            if many:
+                yield
+
+    def _of_window(self, end: int, panes: Sequence[Pane]) -> Iterator[pl.DataFrame | None]:
+        """The partials of a window, one per key, in parts if there are many; None where there are none yet."""
+        is_last = len(panes) == 1 and self._lateness == 0 and self._shape.pane == self._shape.size
+        if is_last and not panes[0].partials and not panes[0].combined:
             # A tumbling window that is done after this: what came is grouped straight into results.
-            partials = self._partials.group([part.frame for part in only.raw], self._by)
+            yield self._partials.group([part.frame for part in panes[0].raw], self._by)
+            return
+        levels: list[Part] = []
+        if is_last:
+            self._store.fold(panes[0])
+            levels += panes[0].partials
         else:
-            stored = [self._store.one_partial(pane) for pane in panes]
-            partials = stored[0] if len(stored) == 1 else self._partials.merge(stored, self._by)
-            if self._shape.cumulative and self._lateness == 0:
-                # All later windows that have any of these panes have them all: the next one merges only what is new.
-                self._store.bring_together(self._shape.panes_in(end), partials)
-        if self._watermarks.uneven:
-            last_moment = self._clock.moment(end) - 1
-            partials = partials.filter(pl.Series(self._watermarks.of_rows(partials) < last_moment))
-        self._send(partials, end, output)
+            for pane in panes:
+                levels.append((yield from self._store.one_partial(pane)))
+        if self._shape.cumulative and self._lateness == 0:
+            # All later windows that have any of these panes have them all: the next one merges only what is new.
+            levels = [(yield from merged(self._partials, self._by, levels))]
+            self._store.bring_together(self._shape.panes_in(end), levels[0])
+        yield from merged_parts(self._partials, self._by, levels)
 
     def _fire_together(self, ends: Sequence[int], panes: Sequence[int], output: Output) -> None:
         """Many windows with few rows each in two calls."""

@@ -3,16 +3,18 @@
 Rows are kept as slices of the batches they came in, at no cost, until there are enough to be worth grouping: grouping
 half a million rows at once costs half of grouping them in pieces. Partials of a pane are merged like the levels of an
 LSM tree: a merge is made when it at least doubles the smaller part, so every row is merged a logarithmic number of times.
+A large merge is left to `PaneStore.go_on`, which does it in parts; until it is done its levels stay what they were.
 Frames are never changed, so a snapshot is a copy of lists. An incremental one has the frames of the panes that came since
 an earlier one; so long those are not merged with what was there (`penstock.state.freezes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
@@ -20,6 +22,7 @@ import polars as pl
 from penstock.batches import PANE
 from penstock.state.freezes import Freeze, Freezes, FrozenAt, added
 from penstock.state.segments import encode_segments
+from penstock.task.operators.levels import Part, is_large, merged, merged_parts
 from penstock.task.operators.partials import Partials
 from penstock.window_clock import clock_of
 
@@ -34,14 +37,6 @@ _ALL_RAW_ROWS: Final = 8 * 1024 * 1024
 """Rows kept as they came, over all panes; bounds memory where there are many panes."""
 
 
-class Part(NamedTuple):
-    """Rows or partials."""
-
-    frame: pl.DataFrame
-    window: int
-    """In which the newest of them came: see `penstock.state.freezes`."""
-
-
 @dataclass(slots=True)
 class Pane:
     """Rows and partials of one pane in order of arrival: the partials are older than the rows."""
@@ -51,8 +46,10 @@ class Pane:
     combined: bool = False
     """Whether what came are partials already."""
     partials: list[Part] = field(default_factory=list[Part])
-    whole: pl.DataFrame | None = None
+    whole: Part | None = None
     """All partials as one, if that was asked for and they are kept apart."""
+    merging: Iterator[None] | None = None
+    """What is left of merging its levels."""
 
     @property
     def rows(self) -> int:
@@ -79,6 +76,7 @@ class PaneStore:
         self._by = list(partials.keys.names)
         self._raw_rows = 0
         self._raw_limit = _RAW_ROWS
+        self._merging: deque[Pane] = deque()
 
     def add(self, start: int, rows: pl.DataFrame, *, combined: bool = False) -> None:
         """Store rows of one pane, or partials if rows come `combined`."""
@@ -122,8 +120,23 @@ class PaneStore:
             pane.partials.append(Part(grouped, parts[-1].window))
         self._raw_rows -= pane.raw_rows
         pane.raw, pane.raw_rows = [], 0
-        self._merge_levels(pane.partials)
+        if pane.merging is not None:
+            for _ in pane.merging:
+                pass
+        pane.merging = self._merge_levels(pane, pane.partials)
+        self._merging.append(pane)
+        if not is_large(pane.rows):
+            while self.go_on():
+                pass
         return groups
+
+    def go_on(self) -> bool:
+        """Do a part of the merges that are left; whether more is left."""
+        while self._merging:
+            for _ in self._merging[0].merging or ():
+                return True
+            self._merging.popleft().merging = None
+        return False
 
     def _together(self, parts: Sequence[Part]) -> list[list[Part]]:
         """The parts in their order, those that may be merged in one list; windows never fall."""
@@ -135,9 +148,9 @@ class PaneStore:
                 lists.append([part])
         return lists
 
-    def _merge_levels(self, levels: list[Part]) -> None:
+    def _merge_levels(self, pane: Pane, levels: Sequence[Part]) -> Iterator[None]:
         """Merge each level, the newest first, with those that are not twice as large as what comes on top of them."""
-        merged: list[Part] = []
+        after: list[Part] = []
         for parts in reversed(self._together(levels)):
             merging, rows = [parts[-1]], parts[-1].frame.height
             kept: list[Part] = []
@@ -147,33 +160,34 @@ class PaneStore:
                     rows += older.frame.height
                 else:
                     kept.insert(0, older)
-            merged[:0] = [*kept, self._one(merging)]
-        levels[:] = merged
+            one = yield from merged(self._partials, self._by, merging)
+            after[:0] = [*kept, one]
+        pane.partials = after
 
-    def _one(self, parts: Sequence[Part]) -> Part:
-        """The partials of levels as one."""
-        if len(parts) == 1:
-            return parts[0]
-        return Part(self._partials.merge([part.frame for part in parts], self._by), parts[-1].window)
-
-    def one_partial(self, pane: Pane) -> pl.DataFrame:
-        """Everything a pane holds as one frame of partials, which it keeps."""
+    def one_partial(self, pane: Pane) -> Generator[None, None, Part]:
+        """Everything a pane holds as one level, which it keeps; others may run wherever it yields."""
         self.fold(pane)
         if pane.whole is None:
-            pane.partials = [self._one(parts) for parts in self._together(pane.partials)]
-            pane.whole = self._one(pane.partials).frame
+            pane.merging = None
+            ones: list[Part] = []
+            for parts in self._together(pane.partials):
+                ones += [(yield from merged(self._partials, self._by, parts))]
+            pane.partials = ones
+            pane.whole = yield from merged(self._partials, self._by, ones)
         return pane.whole
 
-    def bring_together(self, starts: Sequence[int], merged: pl.DataFrame) -> None:
-        """Keep what these panes hold, folded and `merged`, as if it were of the first of them."""
+    def bring_together(self, starts: Sequence[int], whole: Part) -> None:
+        """Keep what these panes hold, folded and merged into `whole`, as if it were of the first of them."""
         for start in starts:
             self.panes.pop(start, None)
-        self.panes[starts[0]] = Pane(partials=[Part(merged, self.freezes.current)])
+        self.panes[starts[0]] = Pane(partials=[whole._replace(window=self.freezes.current)])
 
     def drop_before(self, start: int) -> None:
         """Forget the panes that begin before `start`."""
         for old in [pane for pane in self.panes if pane < start]:
-            self._raw_rows -= self.panes.pop(old).raw_rows
+            pane = self.panes.pop(old)
+            self._raw_rows -= pane.raw_rows
+            pane.merging = None
 
     def frozen(self) -> dict[int, Pane]:
         """The panes as they are now."""
@@ -248,14 +262,24 @@ class FrozenPanes(FrozenAt):
 
     def encoded(self, behind: int) -> Iterable[tuple[int, bytes]]:
         """One segment per key group that has partials; sorted by pane within."""
-        by = list(self._partials.keys.names)
         came = [(start, pane.behind(behind)) for start, pane in sorted(self._panes.items())]
-        frames = [
-            pane_partials(self._partials, by, [(start, pane)]).select([*by, PANE, *self._partials.names])
-            for start, pane in came
-            if pane.raw or pane.partials
-        ]
+        frames = [rows for start, pane in came if pane.raw or pane.partials for rows in self._rows_of(start, pane)]
         return encode_segments(added(self._header, behind), frames, self._partials.keys, self._max_parallelism)
+
+    def _rows_of(self, start: int, pane: Pane) -> Iterator[pl.DataFrame]:
+        """The partials of a pane, in parts if there are many: a long call would keep Polars' threads from the others."""
+        by = list(self._partials.keys.names)
+        columns = [*by, PANE, *self._partials.names]
+        if not is_large(pane.rows):
+            yield pane_partials(self._partials, by, [(start, pane)]).select(columns)
+            return
+        levels = list(pane.partials)
+        if pane.raw:
+            fold = self._partials.merge if pane.combined else self._partials.group
+            levels.append(Part(fold([part.frame for part in pane.raw], by), pane.raw[-1].window))
+        for part in merged_parts(self._partials, by, levels):
+            if part is not None:
+                yield part.with_columns(pl.lit(start, pl.Int64).alias(PANE)).select(columns)
 
 
 # -- panes of a snapshot as a table -------------------------------------------------------------------------------------

@@ -1,0 +1,66 @@
+"""What a chain hands on when much is due at once."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from penstock.protocol.messages import OperatorMetrics
+from penstock.task.chain import DueOutput, Fanout
+from penstock.testing.harness import Collector
+
+
+@pytest.fixture
+def collected():
+    return Collector()
+
+
+def due_output(collected, late=None):
+    output = Fanout(OperatorMetrics(), late)
+    output.connect(collected, None)
+    return DueOutput(output)
+
+
+def numbers(begin, end):
+    return pl.DataFrame({"n": range(begin, end)})
+
+
+def test_what_is_due_is_handed_on_in_slices_and_others_run_between(collected):
+    """In order, none lost, at most so many rows between two turns of others; small frames take no turn each."""
+    due = due_output(collected)
+    due.rows(numbers(0, 200_000))
+    for n in range(1_000):
+        due.rows(numbers(200_000 + n, 200_001 + n))
+    assert not collected.frames
+    seen = [sum(frame.height for frame in collected.frames) for _ in due.hand_on()]
+    assert all(after - before <= 65_536 for before, after in zip([0, *seen], seen, strict=False))
+    assert len(seen) == 3
+    assert pl.concat(collected.frames)["n"].to_list() == list(range(201_000))
+    assert list(due.hand_on()) == []
+
+
+def test_rows_of_side_outputs_keep_their_place(collected):
+    """Rows that go aside are handed on between those before and behind them, and counted where nobody takes them."""
+    metrics, order = OperatorMetrics(), []
+
+    class Receiver:
+        def __init__(self, name):
+            self.name = name
+
+        def rows(self, frame):
+            order.append((self.name, frame["n"].to_list()))
+
+        def watermark(self, watermark):
+            raise AssertionError
+
+    output = Fanout(metrics, "late")
+    output.connect(Receiver("main"), None)
+    output.connect(Receiver("aside"), "tag")
+    due = DueOutput(output)
+    due.rows(numbers(0, 1))
+    due.side("tag", numbers(1, 2))
+    due.side("late", numbers(5, 9))
+    due.rows(numbers(2, 3))
+    assert list(due.hand_on()) == []
+    assert order == [("main", [0]), ("aside", [1]), ("main", [2])]
+    assert metrics.late_rows == 4
