@@ -335,7 +335,7 @@ def test_dispatchers_take_tokens_of_a_provider(helm: str) -> None:
         mounted = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
         assert (mounted["oidc"], mounted["tls"]) == ("/etc/penstock/oidc", "/etc/penstock/tls")
         assert {"name": "oidc", "secret": {"secretName": "own-ca"}} in spec["volumes"]
-    assert "OIDC" not in str(rendered(helm, *EXTERNAL, "dispatcher.oidc.audience=penstock"))
+    assert "OIDC" not in str(rendered(helm, *EXTERNAL))
 
 
 def test_certificates_are_mounted_wherever_they_are_named(helm: str) -> None:
@@ -480,6 +480,9 @@ def test_monitoring(helm: str) -> None:
         ((*TLS, "bundled.redis.enabled=true"), "the bundled Redis does not speak"),
         ((*EXTERNAL, "store.tls.secret=mine"), "write https://"),
         ((*TLS, "store.tls.ca="), "store.tls.ca"),
+        ((*EXTERNAL, "kafka.tls.certificate=tls.crt"), "name the Secret that it is in, by kafka.tls.secret"),
+        ((*EXTERNAL, "bundled.kafka.enabled=true", "kafka.securityProtocol=SSL"), "speaks PLAINTEXT alone"),
+        ((*EXTERNAL, "dispatcher.oidc.audience=penstock"), "dispatcher.oidc.issuer is missing"),
         ((*EXTERNAL, "image.digests.client=latest"), "/image/digests/client"),
         ((*EXTERNAL, "pipeline.master=here"), "/pipeline/master"),
         ((*EXTERNAL, "pipeline.executors.memory=2Gi"), "/pipeline/executors/memory"),

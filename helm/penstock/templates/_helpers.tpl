@@ -41,7 +41,10 @@ helm.sh/chart: "{{ .Chart.Name }}-{{ .Chart.Version }}"
 
 {{- define "penstock.brokers" -}}
 {{- if .Values.bundled.kafka.enabled -}}
-{{ include "penstock.name" . }}-kafka:9092
+{{- if ne .Values.kafka.securityProtocol "PLAINTEXT" }}
+{{- fail (printf "kafka.securityProtocol=%s: the bundled Kafka speaks PLAINTEXT alone; leave it out, or name your own by kafka.brokers" .Values.kafka.securityProtocol) }}
+{{- end }}
+{{- include "penstock.name" . }}-kafka:9092
 {{- else -}}
 {{ required "kafka.brokers is missing: name your brokers, or set bundled.kafka.enabled=true for trying out" .Values.kafka.brokers }}
 {{- end -}}
@@ -76,6 +79,8 @@ http{{ if .Values.dispatcher.tls.secret }}s{{ end }}
 {{- fail (printf "%s.tls.secret=%s: name what is in it that is wanted, by %s.tls.ca or certificate" $server .secret $server) }}
 {{- end }}
 - {{ $server }}
+{{- else if get . "certificate" }}
+{{- fail (printf "%s.tls.certificate=%s: name the Secret that it is in, by %s.tls.secret" $server .certificate $server) }}
 {{- end }}
 {{- end }}
 {{- end }}

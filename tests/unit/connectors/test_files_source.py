@@ -83,7 +83,9 @@ def test_a_folder_is_read_recursively(tmp_path: Path) -> None:
     assert splits[2].size_bytes == (tmp_path / "b.jsonl").stat().st_size
 
 
-def test_patterns_and_single_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_patterns_and_single_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_split: Callable[..., Any]
+) -> None:
     """A pattern finds files below the folder before its first wildcard; a file is one split; both may be relative."""
     (tmp_path / "in" / "x").mkdir(parents=True)
     for name in ("in/a.jsonl", "in/x/b.jsonl", "in/c.csv"):
@@ -93,6 +95,8 @@ def test_patterns_and_single_files(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [s.id for s in files.Source("in/*.jsonl", schema=Reading).discover()] == ["a.jsonl"]
     assert [s.id for s in files.Source("in/c.csv", schema=Reading).discover()] == ["c.csv"]
     assert [s.id for s in files.Source("*/*/b.*", schema=Reading).discover()] == ["in/x/b.jsonl"]
+    assert (await read_split(files.Source("in/**/a.jsonl", schema=Reading))).rows == ROWS
+    assert (await read_split(files.Source("in/c.csv", schema=Reading))).rows == ROWS
 
 
 @pytest.mark.parametrize(

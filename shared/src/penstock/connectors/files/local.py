@@ -151,7 +151,7 @@ class LocalFiles:
         path = Path(self.path)
         if path.is_dir():
             return LocalFile(path / name)
-        return LocalFile((path.parent if path.name == name else self._split_pattern()[0]) / name)
+        return LocalFile((path.parent if path.is_file() else self._split_pattern()[0]) / name)
 
 
 def _below(folder: Path, keeps: Callable[[str], bool]) -> Iterator[Path]:
