@@ -64,3 +64,14 @@ def test_rows_of_side_outputs_keep_their_place(collected):
     assert list(due.hand_on()) == []
     assert order == [("main", [0]), ("aside", [1]), ("main", [2])]
     assert metrics.late_rows == 4
+
+
+def test_what_is_emitted_in_one_call_is_not_all_kept(collected):
+    """An operator that emits a frame after another holds the memory of some of them."""
+    due = due_output(collected)
+    for n in range(100):
+        due.rows(numbers(20_000 * n, 20_000 * (n + 1)))
+        assert sum(frame.height for frame in collected.frames) >= 20_000 * (n + 1) - 524_288
+    for _ in due.hand_on():
+        pass
+    assert pl.concat(collected.frames)["n"].to_list() == list(range(2_000_000))

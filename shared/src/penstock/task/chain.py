@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE: Final = 65_536
 """Of what becomes due at once, so many are handed on before others run: consumers take some 10 ms for them."""
+_MOST_ROWS: Final = 8 * ROWS_AT_ONCE
+"""Kept of what an operator emits in one call; what it emits beyond that waits for no turn."""
 
 
 class Receiver(Protocol):
@@ -86,14 +88,22 @@ class DueOutput:
     def __init__(self, output: Fanout) -> None:
         self._output = output
         self._emitted: deque[tuple[str | None, pl.DataFrame]] = deque()
+        self._kept = 0
 
     def rows(self, frame: pl.DataFrame) -> None:
         """Keep rows until they are handed on."""
-        self._emitted.append((None, frame))
+        self._keep(None, frame)
 
     def side(self, tag: str, frame: pl.DataFrame) -> None:
         """Keep rows of a side output, in their place between the others."""
+        self._keep(tag, frame)
+
+    def _keep(self, tag: str | None, frame: pl.DataFrame) -> None:
+        if self._emitted and self._kept + frame.height > _MOST_ROWS:
+            for _ in self.hand_on():
+                pass
         self._emitted.append((tag, frame))
+        self._kept += frame.height
 
     def watermark(self, watermark: int) -> None:
         """Hand it on; nothing waits before it, because what is due has been handed on by then."""
@@ -105,6 +115,7 @@ class DueOutput:
         handed_on = 0
         while self._emitted:
             tag, frame = self._emitted.popleft()
+            self._kept -= frame.height
             for part in frame.iter_slices(ROWS_AT_ONCE):
                 if handed_on and handed_on + part.height > ROWS_AT_ONCE:
                     yield

@@ -23,7 +23,7 @@ from penstock.state.freezes import ADDS
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.lateness import FixedLateness
-from penstock.task.operators.levels import Part, is_large, merged, merged_parts
+from penstock.task.operators.levels import Part, merged, merged_parts
 from penstock.task.operators.partials import Partials
 from penstock.task.operators.progress import GroupWatermarks, LateRows
 from penstock.task.operators.window_panes import FrozenPanes, Pane, PaneStore, split_runs
@@ -38,6 +38,8 @@ _ROWS_FOR_ITS_OWN: Final = 20_000
 """Windows with fewer rows than this on average are grouped together, if many are due: a call has its own cost."""
 _FEW_WINDOWS: Final = 4
 _WINDOWS_AT_ONCE: Final = 512
+_ROWS_AT_ONCE: Final = 65_536
+"""Results that are sent before others have a turn."""
 
 
 class WindowAggregateOperator(Operator):
@@ -59,6 +61,8 @@ class WindowAggregateOperator(Operator):
         self._store = PaneStore(self._partials)
         self._passing: Iterator[None] | None = None
         """What is left of firing, if anything is."""
+        self._sent = 0
+        """Rows since others had a turn."""
         self._context: OperatorContext
         self._watermarks: GroupWatermarks
 
@@ -197,6 +201,9 @@ class WindowAggregateOperator(Operator):
     def _fire(self, ends: Sequence[int], output: Output) -> Iterator[None]:
         panes = self._store.panes
         for begin in range(0, len(ends), _WINDOWS_AT_ONCE):
+            if self._sent >= _ROWS_AT_ONCE:
+                yield
+                self._sent = 0
             some = ends[begin : begin + _WINDOWS_AT_ONCE]
             inside = sorted({pane for end in some for pane in self._shape.panes_in(end) if pane in panes})
             rows = sum(panes[pane].rows for pane in inside)
@@ -208,15 +215,15 @@ class WindowAggregateOperator(Operator):
 
     def _fire_one(self, end: int, output: Output) -> Iterator[None]:
         panes = [self._store.panes[pane] for pane in self._shape.panes_in(end) if pane in self._store.panes]
-        many = is_large(sum(pane.rows for pane in panes))
         for partials in self._of_window(end, panes):
             if partials is not None:
                 if self._watermarks.uneven:
                     last_moment = self._clock.moment(end) - 1
                     partials = partials.filter(pl.Series(self._watermarks.of_rows(partials) < last_moment))
                 self._send(partials, end, output)
-            if many:
+            if partials is None or self._sent >= _ROWS_AT_ONCE:
                 yield
+                self._sent = 0
 
     def _of_window(self, end: int, panes: Sequence[Pane]) -> Iterator[pl.DataFrame | None]:
         """The partials of a window, one per key, in parts if there are many; None where there are none yet."""
@@ -263,6 +270,7 @@ class WindowAggregateOperator(Operator):
         if partials.height == 0:
             return
         start, end = bounds
+        self._sent += partials.height
         output.rows(self._partials.results(partials, [*self._by, *window_columns(start, end, end - 1)], self._names))
 
     # -- snapshots ------------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ an earlier one; so long those are not merged with what was there (`penstock.stat
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd
@@ -48,8 +47,6 @@ class Pane:
     partials: list[Part] = field(default_factory=list[Part])
     whole: Part | None = None
     """All partials as one, if that was asked for and they are kept apart."""
-    merging: Iterator[None] | None = None
-    """What is left of merging its levels."""
 
     @property
     def rows(self) -> int:
@@ -76,7 +73,8 @@ class PaneStore:
         self._by = list(partials.keys.names)
         self._raw_rows = 0
         self._raw_limit = _RAW_ROWS
-        self._merging: deque[Pane] = deque()
+        self._merging: dict[int, Iterator[None]] = {}
+        """What is left of merging the levels of a pane, by its identity; each holds its pane."""
 
     def add(self, start: int, rows: pl.DataFrame, *, combined: bool = False) -> None:
         """Store rows of one pane, or partials if rows come `combined`."""
@@ -112,6 +110,7 @@ class PaneStore:
         """Group the rows of a pane into partials; returns how many partials they made."""
         if not pane.raw:
             return 0
+        self._finish_merging(pane)
         fold = self._partials.merge if pane.combined else self._partials.group
         groups, pane.whole = 0, None
         for parts in self._together(pane.raw):
@@ -120,22 +119,22 @@ class PaneStore:
             pane.partials.append(Part(grouped, parts[-1].window))
         self._raw_rows -= pane.raw_rows
         pane.raw, pane.raw_rows = [], 0
-        if pane.merging is not None:
-            for _ in pane.merging:
-                pass
-        pane.merging = self._merge_levels(pane, pane.partials)
-        self._merging.append(pane)
+        self._merging[id(pane)] = self._merge_levels(pane)
         if not is_large(pane.rows):
-            while self.go_on():
-                pass
+            self._finish_merging(pane)
         return groups
+
+    def _finish_merging(self, pane: Pane) -> None:
+        for _ in self._merging.pop(id(pane), ()):
+            pass
 
     def go_on(self) -> bool:
         """Do a part of the merges that are left; whether more is left."""
         while self._merging:
-            for _ in self._merging[0].merging or ():
+            first = next(iter(self._merging))
+            for _ in self._merging[first]:
                 return True
-            self._merging.popleft().merging = None
+            del self._merging[first]
         return False
 
     def _together(self, parts: Sequence[Part]) -> list[list[Part]]:
@@ -148,10 +147,10 @@ class PaneStore:
                 lists.append([part])
         return lists
 
-    def _merge_levels(self, pane: Pane, levels: Sequence[Part]) -> Iterator[None]:
+    def _merge_levels(self, pane: Pane) -> Iterator[None]:
         """Merge each level, the newest first, with those that are not twice as large as what comes on top of them."""
         after: list[Part] = []
-        for parts in reversed(self._together(levels)):
+        for parts in reversed(self._together(pane.partials)):
             merging, rows = [parts[-1]], parts[-1].frame.height
             kept: list[Part] = []
             for older in reversed(parts[:-1]):
@@ -168,7 +167,7 @@ class PaneStore:
         """Everything a pane holds as one level, which it keeps; others may run wherever it yields."""
         self.fold(pane)
         if pane.whole is None:
-            pane.merging = None
+            self._merging.pop(id(pane), None)
             ones: list[Part] = []
             for parts in self._together(pane.partials):
                 ones += [(yield from merged(self._partials, self._by, parts))]
@@ -178,16 +177,18 @@ class PaneStore:
 
     def bring_together(self, starts: Sequence[int], whole: Part) -> None:
         """Keep what these panes hold, folded and merged into `whole`, as if it were of the first of them."""
-        for start in starts:
-            self.panes.pop(start, None)
+        self._forget([start for start in starts if start in self.panes])
         self.panes[starts[0]] = Pane(partials=[whole._replace(window=self.freezes.current)])
 
     def drop_before(self, start: int) -> None:
         """Forget the panes that begin before `start`."""
-        for old in [pane for pane in self.panes if pane < start]:
-            pane = self.panes.pop(old)
+        self._forget([pane for pane in self.panes if pane < start])
+
+    def _forget(self, starts: Sequence[int]) -> None:
+        for start in starts:
+            pane = self.panes.pop(start)
             self._raw_rows -= pane.raw_rows
-            pane.merging = None
+            self._merging.pop(id(pane), None)
 
     def frozen(self) -> dict[int, Pane]:
         """The panes as they are now."""
