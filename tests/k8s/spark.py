@@ -190,7 +190,8 @@ class SparkTrial(Trial):
         self._goes_on(3)
         ended = self._stop_steps()
         self.penstock("stop", "orders-feed")
-        self._feed(REST_RATE, "--from-savepoint", "orders-feed")
+        newest, *_ = (job["job"] for job in self.get("/penstock/v1/jobs")["jobs"] if job["name"] == "orders-feed")
+        self._feed(REST_RATE, "--from-savepoint", newest)
         self._begin_steps()
         self.compare(expected(MORE), "steps")
         if self._stop_steps() <= ended:
