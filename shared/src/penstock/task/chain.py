@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-ROWS_AT_ONCE: Final = 65_536
+_ROWS_AT_ONCE: Final = 65_536
 """Of what becomes due at once, so many are handed on before others run: consumers take some 10 ms for them."""
-_MOST_ROWS: Final = 8 * ROWS_AT_ONCE
+_MOST_ROWS: Final = 8 * _ROWS_AT_ONCE
 """Kept of what an operator emits in one call; what it emits beyond that waits for no turn."""
 
 
@@ -116,8 +116,8 @@ class DueOutput:
         while self._emitted:
             tag, frame = self._emitted.popleft()
             self._kept -= frame.height
-            for part in frame.iter_slices(ROWS_AT_ONCE):
-                if handed_on and handed_on + part.height > ROWS_AT_ONCE:
+            for part in frame.iter_slices(_ROWS_AT_ONCE):
+                if handed_on and handed_on + part.height > _ROWS_AT_ONCE:
                     yield
                     handed_on = 0
                 handed_on += part.height
@@ -232,7 +232,7 @@ class Chain:
             yield
 
     def fire_due(self, watermark: int) -> Iterator[None]:
-        """Do what much that is due makes long of `watermark`, in parts, each operator's before those of its consumers."""
+        """Do what is due, in parts where that is much, each operator's before those of its consumers."""
         for link in self.operators.values():
             more = True
             while more:

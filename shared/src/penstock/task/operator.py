@@ -148,7 +148,8 @@ class Operator(ABC):
     def go_on(self) -> bool:
         """Do a part of what the last `process` has left, for some milliseconds; whether more is left.
 
-        Only rows that make many timers due leave anything. Whatever else the operator is asked for finishes it first.
+        Rows that make many timers due leave some, and rows behind which much is to be merged. Whatever else the operator
+        is asked for finishes it first, or does without it.
         """
         return False
 

@@ -2,7 +2,7 @@
 
 Everything that happens outside reaches the subtask through its inbox and is handled between two batches, so operators
 are never called concurrently. CPU work happens between awaits, which wait for input, credit or wall-clock timers, or let
-others run where many event timers are due.
+others run where much is due or to be merged.
 
 How it opens stands in `penstock.task.opening`, what its checkpoints consist of in `penstock.task.subtask_checkpoints`.
 """
@@ -401,12 +401,12 @@ class SubtaskRunner(CheckpointedLoop):
 
     @staticmethod
     async def _take_turns(chain: Chain) -> None:
-        """Rows may make many timers due: others run meanwhile, and a cancellation is heard."""
+        """Rows may leave much to do: others run meanwhile, and a cancellation is heard."""
         for _ in chain.go_on():
             await asyncio.sleep(0)
 
     async def _advance(self, watermark: int) -> None:
-        """Many timers may be due: others run meanwhile, and a cancellation is heard."""
+        """Much may be due: others run meanwhile, and a cancellation is heard."""
         self._watermark = watermark
         self._resting = False
         if self._chain is not None:

@@ -43,9 +43,8 @@ class _AtTheEnd(Operator):
 
     def fire_due(self, watermark: int, output: Output) -> bool:
         if watermark == MAX_WATERMARK:
-            rows = self._taken()
-            for begin in range(0, rows.height, _ROWS_PER_FRAME):
-                output.rows(rows.slice(begin, _ROWS_PER_FRAME).select(self._names))
+            for rows in self._taken().iter_slices(_ROWS_PER_FRAME):
+                output.rows(rows.select(self._names))
         return False
 
 

@@ -201,9 +201,6 @@ class WindowAggregateOperator(Operator):
     def _fire(self, ends: Sequence[int], output: Output) -> Iterator[None]:
         panes = self._store.panes
         for begin in range(0, len(ends), _WINDOWS_AT_ONCE):
-            if self._sent >= _ROWS_AT_ONCE:
-                yield
-                self._sent = 0
             some = ends[begin : begin + _WINDOWS_AT_ONCE]
             inside = sorted({pane for end in some for pane in self._shape.panes_in(end) if pane in panes})
             rows = sum(panes[pane].rows for pane in inside)
@@ -212,18 +209,25 @@ class WindowAggregateOperator(Operator):
                     yield from self._fire_one(end, output)
             else:
                 self._fire_together(some, inside, output)
+                yield from self._turn()
+
+    def _turn(self) -> Iterator[None]:
+        """Others have one, if enough was sent since they had one."""
+        if self._sent >= _ROWS_AT_ONCE:
+            yield
+            self._sent = 0
 
     def _fire_one(self, end: int, output: Output) -> Iterator[None]:
         panes = [self._store.panes[pane] for pane in self._shape.panes_in(end) if pane in self._store.panes]
         for partials in self._of_window(end, panes):
-            if partials is not None:
-                if self._watermarks.uneven:
-                    last_moment = self._clock.moment(end) - 1
-                    partials = partials.filter(pl.Series(self._watermarks.of_rows(partials) < last_moment))
-                self._send(partials, end, output)
-            if partials is None or self._sent >= _ROWS_AT_ONCE:
+            if partials is None:
                 yield
-                self._sent = 0
+                continue
+            if self._watermarks.uneven:
+                last_moment = self._clock.moment(end) - 1
+                partials = partials.filter(pl.Series(self._watermarks.of_rows(partials) < last_moment))
+            self._send(partials, end, output)
+            yield from self._turn()
 
     def _of_window(self, end: int, panes: Sequence[Pane]) -> Iterator[pl.DataFrame | None]:
         """The partials of a window, one per key, in parts if there are many; None where there are none yet."""
