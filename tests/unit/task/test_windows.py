@@ -6,6 +6,8 @@ import math
 import statistics
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import polars as pl
 import pytest
@@ -165,6 +167,29 @@ def test_folding_rows_early_changes_nothing(window, steps, dealt):
         patch.setattr(levels, "_DEALT_ROWS", dealt)
         harness = run(window_node(window, late=LATE), steps, model, 2)
     assert comparable(emitted(harness)) == comparable(model.emitted)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    window=SHAPES, steps=histories(TIMES), parallelism=st.integers(1, 4), lateness=st.sampled_from([0, 0, 12]),
+    dealt=st.sampled_from([2, 6, 10_000]), held=st.sampled_from([0, 300, 10_000]),
+)  # fmt: skip
+def test_windows_on_the_local_disk_are_those_in_memory(window, steps, parallelism, lateness, dealt, held):
+    """Whatever lies there: large levels, and of the others what is too much for memory; nothing is left in the folder."""
+    model = model_of(window, lateness)
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
+        patch.setattr(window_panes, "_RAW_ROWS", 3)
+        patch.setattr(window_panes, "_MOST_RAW_ROWS", 6)
+        patch.setattr(window_panes, "_RAW_ROWS_BESIDE_DISK", 10)
+        patch.setattr(window_panes, "_HELD_BYTES", held)
+        patch.setattr(levels, "_DEALT_ROWS", dealt)
+        node = window_node(window, lateness=lateness, late=LATE)
+        harness = run(node, steps, model, parallelism, local_state=Path(folder))
+        assert not list(Path(folder).iterdir())
+    final = {row[:3]: row for row in emitted(harness)}
+    expected = {row[:3]: row for row in model.emitted}
+    assert comparable(list(final.values())) == comparable(list(expected.values()))
+    assert comparable(late_rows(harness)) == comparable(model.late)
 
 
 def test_results_leave_in_order_of_window_end_with_the_declared_columns():

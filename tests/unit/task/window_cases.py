@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -122,14 +123,20 @@ def histories(
 
 
 def run(
-    node: Node, steps: Sequence[Step], model: Any, parallelism: int = 1, *, combined: bool = False
+    node: Node,
+    steps: Sequence[Step],
+    model: Any,
+    parallelism: int = 1,
+    *,
+    combined: bool = False,
+    local_state: Path | None = None,
 ) -> OperatorHarness:
     """Play a history to the operator and to the model of it, and bring both to the end of input.
 
     With `combined`, rows are combined before the operator, as they are before an exchange.
     """
     combiner = Combiner(node) if combined else None
-    harness = OperatorHarness(node, parallelism=parallelism, max_parallelism=GROUPS)
+    harness = OperatorHarness(node, parallelism=parallelism, max_parallelism=GROUPS, local_state=local_state)
     reached = [MIN_WATERMARK] * parallelism
     for step in steps:
         match step:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
@@ -26,7 +26,11 @@ import polars as pl
 
 from penstock.errors import CorruptDataError, IncompatibleStateError
 from penstock.state.hashing import key_groups
+from penstock.state.mapped_frames import FrameWriter
 from penstock.types import Schema, schema_to_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 VERSION: Final = 1
 PENDING: Final = "pending"
@@ -36,12 +40,26 @@ _PIECE_ROWS: Final = 65_536
 
 
 def encode_segments(
-    header: Mapping[str, Any], frames: Sequence[pl.DataFrame], keys: Schema, max_parallelism: int
+    header: Mapping[str, Any],
+    frames: Iterable[pl.DataFrame],
+    keys: Schema,
+    max_parallelism: int,
+    folder: Path | None = None,
 ) -> Iterator[tuple[int, bytes]]:
-    """The frames' rows as one segment per key group that has any, with rising key groups."""
+    """The frames' rows as one segment per key group that has any, with rising key groups.
+
+    With a folder they are put in that order on disk: no more than a frame and a segment is in memory.
+    """
     prefix = _prefix({**header, "keys": schema_to_json(keys)})
-    for group, parts in sorted(_by_key_group(frames, keys.names, max_parallelism).items()):
-        yield group, _encoded(prefix, pl.concat(parts, rechunk=True))
+    pieces = _pieces(frames, keys.names, max_parallelism)
+    if folder is not None:
+        pieces = _on_disk(pieces, folder)
+    parts: dict[int, list[pl.DataFrame]] = {}
+    for piece, groups in pieces:
+        for group, (begin, end) in groups.items():
+            parts.setdefault(group, []).append(piece.slice(begin, end - begin))
+    for group, rows in sorted(parts.items()):
+        yield group, _encoded(prefix, pl.concat(rows, rechunk=True))
 
 
 def encode_segment(header: Mapping[str, Any], rows: pl.DataFrame) -> bytes:
@@ -57,27 +75,38 @@ def _encoded(prefix: bytes, rows: pl.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
-def _by_key_group(
-    frames: Sequence[pl.DataFrame], keys: Sequence[str], max_parallelism: int
-) -> dict[int, list[pl.DataFrame]]:
-    """The rows of each key group, in order.
+def _pieces(
+    frames: Iterable[pl.DataFrame], keys: Sequence[str], max_parallelism: int
+) -> Iterator[tuple[pl.DataFrame, dict[int, tuple[int, int]]]]:
+    """The rows in pieces, those of a key group together, in order; and where in its piece each group begins and ends.
 
     Rows are sorted in pieces that fit into the processor's caches: ten million sorted at once take two to three times
     as long.
     """
-    parts: dict[int, list[pl.DataFrame]] = {}
     for frame in frames:
         for begin in range(0, frame.height, _PIECE_ROWS):
             piece = frame.slice(begin, _PIECE_ROWS)
             groups = key_groups(piece, keys, max_parallelism).to_numpy()
             piece = piece[np.argsort(groups, kind="stable")]
             ends = np.cumsum(np.bincount(groups, minlength=max_parallelism))
-            start = 0
-            for group in np.unique(groups).tolist():
-                end = int(ends[group])
-                parts.setdefault(group, []).append(piece.slice(start, end - start))
-                start = end
-    return parts
+            starts = np.concatenate([[0], ends[:-1]])
+            yield piece, {group: (int(starts[group]), int(ends[group])) for group in np.unique(groups).tolist()}
+
+
+def _on_disk(
+    pieces: Iterable[tuple[pl.DataFrame, dict[int, tuple[int, int]]]], folder: Path
+) -> Iterator[tuple[pl.DataFrame, dict[int, tuple[int, int]]]]:
+    """The same pieces, in a file."""
+    places: list[tuple[int, dict[int, tuple[int, int]]]] = []
+    with FrameWriter(folder) as writer:
+        for piece, groups in pieces:
+            places.append((piece.height, groups))
+            writer.add(piece)
+        whole = writer.mapped() if places else pl.DataFrame()
+    begin = 0
+    for height, groups in places:
+        yield whole.slice(begin, height), groups
+        begin += height
 
 
 def _prefix(header: Mapping[str, Any]) -> bytes:

@@ -26,6 +26,8 @@ from penstock.times import MIN_WATERMARK, to_micros
 from penstock.types import Schema, schema_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import polars as pl
 
     from penstock.protocol.messages import OperatorMetrics
@@ -73,6 +75,7 @@ class OperatorHarness:
         max_parallelism: number of key groups.
         restored: a snapshot of an earlier harness, perhaps of another parallelism.
         now_us: processing time at the start.
+        local_state: a folder for state on the local disk, as the backend `rocksdb` has it; None: in memory.
     """
 
     def __init__(
@@ -84,10 +87,12 @@ class OperatorHarness:
         max_parallelism: int = 16,
         restored: HarnessSnapshot | None = None,
         now_us: int = 0,
+        local_state: Path | None = None,
     ) -> None:
         from penstock.task.operators import build_operator
 
         self.now_us = now_us
+        self._local_state = local_state
         self.collected = Collector()
         self.metrics: list[OperatorMetrics] = []
         self._node = operator if isinstance(operator, Node) else None
@@ -144,6 +149,7 @@ class OperatorHarness:
             key_groups=key_group_range(subtask, self._parallelism, self._max_parallelism),
             now_us=lambda: self.now_us,
             metrics=metrics,
+            local_state=self._local_state,
         )
         operator.open(context, self._share(subtask, restored) if restored else None)
 
@@ -260,6 +266,7 @@ class OperatorHarness:
             max_parallelism=self._max_parallelism,
             restored=snapshot,
             now_us=self.now_us,
+            local_state=self._local_state,
         )
         successor.collected = self.collected
         successor._event_time_column = self._event_time_column

@@ -2,18 +2,23 @@
 
 A large level is dealt: its rows stand in an order of the hash of their keys, cut into the same number of parts as those
 of every other one, so that levels are merged part by part. A call takes some 10 ms then, however many keys there are, and
-what it works on fits into the caches of a core: merging 10 M keys in parts takes less time than at once.
+what it works on fits into the caches of a core: merging 10 M keys in parts takes less time than at once. Where state is on
+the local disk, so is a large level, written part by part (`penstock.state.mapped_frames`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import polars as pl
 
+from penstock.state.mapped_frames import FrameWriter
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from numpy.typing import NDArray
 
     from penstock.task.operators.partials import Partials
@@ -30,6 +35,12 @@ class Part(NamedTuple):
     """In which the newest of them came: see `penstock.state.freezes`."""
     begins: NDArray[np.int64] | None = None
     """Of a dealt level: where each part begins, and where the last one ends."""
+    is_on_disk: bool = False
+
+    @property
+    def held_bytes(self) -> int:
+        """What it takes of memory."""
+        return 0 if self.is_on_disk else int(self.frame.estimated_size())
 
     def dealt(self, by: Sequence[str]) -> Part:
         """The same rows, those of a part together, in their order within."""
@@ -67,16 +78,49 @@ def merged_parts(partials: Partials, by: Sequence[str], levels: Sequence[Part]) 
             yield partials.merge([level.rows_of(part) for level in dealt], by)
 
 
-def merged(partials: Partials, by: Sequence[str], levels: Sequence[Part]) -> Generator[None, None, Part]:
-    """The levels as one; others may run wherever it yields."""
+def merged(
+    partials: Partials, by: Sequence[str], levels: Sequence[Part], folder: Path | None = None
+) -> Generator[None, None, Part]:
+    """The levels as one, a large one on disk if there is a folder; others may run wherever it yields."""
     if len(levels) == 1:
         return levels[0]
-    parts: list[pl.DataFrame] = []
-    for part in merged_parts(partials, by, levels):
+    window = levels[-1].window
+    if not is_large(sum(level.frame.height for level in levels)):
+        return Part(partials.merge([level.frame for level in levels], by), window)
+    if folder is None:
+        parts: list[pl.DataFrame] = []
+        heights = yield from _each(merged_parts(partials, by, levels), parts.append)
+        return Part(pl.concat(parts), window, heights)
+    with FrameWriter(folder) as writer:
+        heights = yield from _each(merged_parts(partials, by, levels), writer.add)
+        return Part(writer.mapped(), window, heights, is_on_disk=True)
+
+
+def on_disk(levels: Sequence[Part], folder: Path) -> list[Part]:
+    """The same levels, in one file.
+
+    Raises:
+        ExternalError: the disk is full or broken.
+    """
+    with FrameWriter(folder) as writer:
+        for level in levels:
+            writer.add(level.frame)
+        whole = writer.mapped()
+    begins = np.cumsum([0, *(level.frame.height for level in levels)]).tolist()
+    return [
+        level._replace(frame=whole.slice(begin, level.frame.height), is_on_disk=True)
+        for level, begin in zip(levels, begins, strict=False)
+    ]
+
+
+def _each(
+    parts: Iterator[pl.DataFrame | None], take: Callable[[pl.DataFrame], None]
+) -> Generator[None, None, NDArray[np.int64]]:
+    """Hand each part over; returns where they begin in all of them, and where the last one ends."""
+    heights: list[int] = []
+    for part in parts:
         if part is not None:
-            parts.append(part)
+            take(part)
+            heights.append(part.height)
         yield
-    if len(parts) == 1:
-        return Part(parts[0], levels[-1].window)
-    begins = np.concatenate([[0], np.cumsum([part.height for part in parts])])
-    return Part(pl.concat(parts), levels[-1].window, begins)
+    return np.concatenate([[0], np.cumsum(heights)])

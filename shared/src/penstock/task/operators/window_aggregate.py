@@ -23,7 +23,7 @@ from penstock.state.freezes import ADDS
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.lateness import FixedLateness
-from penstock.task.operators.levels import Part, merged, merged_parts
+from penstock.task.operators.levels import Part, is_large, merged, merged_parts
 from penstock.task.operators.partials import Partials
 from penstock.task.operators.progress import GroupWatermarks, LateRows
 from penstock.task.operators.window_panes import FrozenPanes, Pane, PaneStore, split_runs
@@ -58,7 +58,7 @@ class WindowAggregateOperator(Operator):
         self._by = list(self._partials.keys.names)
         self._combined_columns = [*self._by, *self._partials.names]
         self._names = [*node.schema.names, EVENT_TIME]
-        self._store = PaneStore(self._partials)
+        self._store: PaneStore
         self._passing: Iterator[None] | None = None
         """What is left of firing, if anything is."""
         self._sent = 0
@@ -71,6 +71,7 @@ class WindowAggregateOperator(Operator):
         if context.carries_watermarks:
             self._names.append(WATERMARK)
         self._watermarks = GroupWatermarks(context, self._by, restored)
+        self._store = PaneStore(self._partials, context.local_state)
         if restored is not None:
             self._restore(restored)
 
@@ -245,7 +246,7 @@ class WindowAggregateOperator(Operator):
                 levels.append((yield from self._store.one_partial(pane)))
         if self._shape.cumulative and self._lateness == 0:
             # All later windows that have any of these panes have them all: the next one merges only what is new.
-            levels = [(yield from merged(self._partials, self._by, levels))]
+            levels = [(yield from merged(self._partials, self._by, levels, self._context.local_state))]
             self._store.bring_together(self._shape.panes_in(end), levels[0])
         yield from merged_parts(self._partials, self._by, levels)
 
@@ -283,7 +284,8 @@ class WindowAggregateOperator(Operator):
         header = {"kind": _KIND, "window": self._described(), "partials": self._partials.describe()}
         # Windows that grow bring their panes together, and with them what came in different windows between snapshots.
         freeze = self._store.freezes.next(incremental=self._context.incremental and not self._shape.cumulative)
-        frozen = FrozenPanes(self._partials, self._store.frozen(), freeze, header, self._context.max_parallelism)
+        place = (self._context.max_parallelism, self._context.local_state)
+        frozen = FrozenPanes(self._partials, self._store.frozen(), freeze, header, *place)
         return OperatorSnapshot(keyed=frozen)
 
     def _described(self) -> dict[str, Any]:
@@ -297,23 +299,25 @@ class WindowAggregateOperator(Operator):
 
     def _restore(self, restored: RestoredState) -> None:
         frames: list[pl.DataFrame] = []
-        groups: set[int] = set()
-        adds = False
-        for group, header, rows in decode_segments(restored.keyed, self._operator, _KIND, self._partials.keys):
+        for _, header, rows in decode_segments(restored.keyed, self._operator, _KIND, self._partials.keys):
             if header["window"] != self._described():
                 raise IncompatibleStateError(
                     f"operator {self._operator!r}: the snapshot holds {_words(header['window'])}, the pipeline has "
                     f"{_words(self._described())}; restore it with the same window, or give the operator another uid"
                 )
             frames.append(self._partials.restored(self._operator, header["partials"], rows))
-            groups.add(group)
-            adds |= header.get(ADDS, False)
+            if is_large(sum(frame.height for frame in frames)):
+                self._take_back(frames)
+                frames = []
         if frames:
-            rows = pl.concat(frames)
-            if adds or len(frames) > len(groups):  # several parts of one key group may hold the same key and pane
-                rows = self._partials.merge([rows], [*self._by, PANE])
-            for start, part in split_runs(rows.drop(PANE), rows[PANE].to_numpy()):
-                self._store.add_partials(start, part)
+            self._take_back(frames)
+
+    def _take_back(self, frames: Sequence[pl.DataFrame]) -> None:
+        """Store restored partials, of which several may be of the same key and pane."""
+        rows = pl.concat(frames)
+        for start, part in split_runs(rows.drop(PANE), rows[PANE].to_numpy()):
+            self._store.add_partials(start, part)
+        self._store.relieve()
 
 
 def window_columns(start: pl.Expr, end: pl.Expr, last: pl.Expr) -> list[pl.Expr]:

@@ -4,6 +4,7 @@ Rows are kept as slices of the batches they came in, at no cost, until there are
 half a million rows at once costs half of grouping them in pieces. Partials of a pane are merged like the levels of an
 LSM tree: a merge is made when it at least doubles the smaller part, so every row is merged a logarithmic number of times.
 A large merge is left to `PaneStore.go_on`, which does it in parts; until it is done its levels stay what they were.
+Where state is on the local disk, large levels are, and the largest of the others from 256 MiB on.
 Frames are never changed, so a snapshot is a copy of lists. An incremental one has the frames of the panes that came since
 an earlier one; so long those are not merged with what was there (`penstock.state.freezes`).
 """
@@ -21,11 +22,13 @@ import polars as pl
 from penstock.batches import PANE
 from penstock.state.freezes import Freeze, Freezes, FrozenAt, added
 from penstock.state.segments import encode_segments
-from penstock.task.operators.levels import Part, is_large, merged, merged_parts
+from penstock.task.operators.levels import Part, is_large, merged, merged_parts, on_disk
 from penstock.task.operators.partials import Partials
 from penstock.window_clock import clock_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from numpy.typing import NDArray
 
 _UTC_MICROS: Final = pl.Datetime("us", "UTC")
@@ -34,6 +37,10 @@ _RAW_ROWS: Final = 512 * 1024
 _MOST_RAW_ROWS: Final = 2 * 1024 * 1024
 _ALL_RAW_ROWS: Final = 8 * 1024 * 1024
 """Rows kept as they came, over all panes; bounds memory where there are many panes."""
+_RAW_ROWS_BESIDE_DISK: Final = 2 * 1024 * 1024
+"""The same where state is on the local disk."""
+_HELD_BYTES: Final = 256 << 20
+"""Of levels, over all panes, kept in memory where state is on the local disk."""
 
 
 @dataclass(slots=True)
@@ -66,8 +73,11 @@ class Pane:
 class PaneStore:
     """The panes of an operator by their start."""
 
-    def __init__(self, partials: Partials) -> None:
+    def __init__(self, partials: Partials, folder: Path | None = None) -> None:
+        """`folder` is where state on the local disk lies, if it does."""
         self.panes: dict[int, Pane] = {}
+        self._folder = folder
+        self._all_raw_rows = _ALL_RAW_ROWS if folder is None else _RAW_ROWS_BESIDE_DISK
         self.freezes = Freezes()
         self._partials = partials
         self._by = list(partials.keys.names)
@@ -89,15 +99,39 @@ class PaneStore:
         self._raw_rows += rows.height
         if pane.raw_rows >= self._raw_limit:
             self._adapt(pane.raw_rows, self.fold(pane))
-        if self._raw_rows >= _ALL_RAW_ROWS:
+            self.relieve()
+        if self._raw_rows >= self._all_raw_rows:
             for other in sorted(self.panes.values(), key=lambda each: -each.raw_rows):
                 self.fold(other)
-                if self._raw_rows < _ALL_RAW_ROWS // 2:
+                if self._raw_rows < self._all_raw_rows // 2:
                     break
+            self.relieve()
 
     def add_partials(self, start: int, partials: pl.DataFrame) -> None:
-        """Store partials that were made before anything else that the pane holds."""
+        """Store partials that were made before anything else that the pane holds, or are of other keys."""
         self.panes.setdefault(start, Pane()).partials.append(Part(partials, self.freezes.current))
+
+    def relieve(self) -> None:
+        """Move the largest levels to the disk, if state is there and all of them are too much for memory.
+
+        Raises:
+            ExternalError: the disk is full or broken.
+        """
+        if self._folder is None:
+            return
+        held = [(part.held_bytes, pane, at) for pane in self.panes.values() for at, part in enumerate(pane.partials)]
+        too_much = sum(size for size, _, _ in held) - _HELD_BYTES // 2
+        if too_much <= _HELD_BYTES // 2:
+            return
+        moved: list[tuple[Pane, int]] = []
+        for size, pane, at in sorted(held, key=lambda each: -each[0]):
+            moved.append((pane, at))
+            too_much -= size
+            if too_much <= 0:
+                break
+        there = on_disk([pane.partials[at] for pane, at in moved], self._folder)
+        for (pane, at), part in zip(moved, there, strict=True):
+            pane.partials[at] = part
 
     def _adapt(self, rows: int, groups: int) -> None:
         """Collect more rows before grouping where grouping brings little: most keys are there once."""
@@ -159,7 +193,7 @@ class PaneStore:
                     rows += older.frame.height
                 else:
                     kept.insert(0, older)
-            one = yield from merged(self._partials, self._by, merging)
+            one = yield from merged(self._partials, self._by, merging, self._folder)
             after[:0] = [*kept, one]
         pane.partials = after
 
@@ -170,9 +204,9 @@ class PaneStore:
             self._merging.pop(id(pane), None)
             ones: list[Part] = []
             for parts in self._together(pane.partials):
-                ones += [(yield from merged(self._partials, self._by, parts))]
+                ones += [(yield from merged(self._partials, self._by, parts, self._folder))]
             pane.partials = ones
-            pane.whole = yield from merged(self._partials, self._by, ones)
+            pane.whole = yield from merged(self._partials, self._by, ones, self._folder)
         return pane.whole
 
     def bring_together(self, starts: Sequence[int], whole: Part) -> None:
@@ -253,19 +287,25 @@ class FrozenPanes(FrozenAt):
 
     def __init__(
         self, partials: Partials, panes: Mapping[int, Pane], freeze: Freeze, header: Mapping[str, Any],
-        max_parallelism: int,
+        max_parallelism: int, folder: Path | None = None,
     ) -> None:  # fmt: skip
+        """`folder` is where state on the local disk lies, if it does: much is not put in order in memory then."""
         self.freeze = freeze
         self._partials = partials
         self._panes = panes
         self._header = header
         self._max_parallelism = max_parallelism
+        self._folder = folder
 
     def encoded(self, behind: int) -> Iterable[tuple[int, bytes]]:
         """One segment per key group that has partials; sorted by pane within."""
         came = [(start, pane.behind(behind)) for start, pane in sorted(self._panes.items())]
-        frames = [rows for start, pane in came if pane.raw or pane.partials for rows in self._rows_of(start, pane)]
-        return encode_segments(added(self._header, behind), frames, self._partials.keys, self._max_parallelism)
+        frames = (rows for start, pane in came if pane.raw or pane.partials for rows in self._rows_of(start, pane))
+        many = is_large(sum(pane.rows for _, pane in came))
+        return encode_segments(
+            added(self._header, behind), frames, self._partials.keys, self._max_parallelism,
+            self._folder if many else None,
+        )  # fmt: skip
 
     def _rows_of(self, start: int, pane: Pane) -> Iterator[pl.DataFrame]:
         """The partials of a pane, in parts if there are many: a long call would keep Polars' threads from the others."""
