@@ -26,10 +26,10 @@ from penstock.protocol.incremental import Chain, SnapshotChains
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import SubtaskSnapshot
-from penstock.state import sorted_runs
+from penstock.state import segments, sorted_runs
 from penstock.task import operator
 from penstock.task.operator import OperatorSnapshot
-from penstock.task.operators import window_panes
+from penstock.task.operators import levels, window_panes
 from penstock.task.snapshots import FrozenSubtask, chains_of, restore_operator, upload
 from penstock.testing.harness import HarnessSnapshot, OperatorHarness
 
@@ -128,13 +128,18 @@ def incremental_checkpoints() -> Iterator[None]:
 
         def context_of(**options: Any) -> operator.OperatorContext:
             place = Path(folder) if next(numbers) % 2 else None
-            return context_class(**{"incremental": True, "local_state": place, **options})
+            return context_class(**{"incremental": True, **options, "local_state": options.get("local_state") or place})
 
         context_class = operator.OperatorContext
         patch.setattr(OperatorHarness, "frame", frame)
         patch.setattr(OperatorHarness, "freeze", freeze)
         patch.setattr(window_panes, "_RAW_ROWS", 2)  # rows are grouped, and partials merged, all the time
+        patch.setattr(window_panes, "_RAW_ROWS_BESIDE_DISK", 10)
+        patch.setattr(window_panes, "_HELD_BYTES", 200)
+        patch.setattr(levels, "_DEALT_ROWS", 5)
         patch.setattr(sorted_runs, "_LEAST_ROWS", 2)
+        patch.setattr(sorted_runs, "_ON_DISK_ROWS", 3)
+        patch.setattr(segments, "_PIECES_IN_MEMORY", 0)
         patch.setattr(Chain, "is_heavy", property(lambda chain: len(chain.runs) > MOST_DELTAS))
         patch.setattr(operator, "OperatorContext", context_of)
         yield

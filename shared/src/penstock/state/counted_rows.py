@@ -20,6 +20,8 @@ from penstock.state.sorted_runs import FrozenRun, Matches, Run, SortedRuns, Time
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from numpy.typing import NDArray
 
     from penstock.types import Schema
@@ -73,6 +75,10 @@ class CountedRows:
             schema={INDEX: pl.Int64(), **types, **dict.fromkeys([*counts, *self._newest], pl.Int64())}
         )
 
+    def lies_in(self, folder: Path | None) -> None:
+        """State on the local disk lies there, if it does."""
+        self._runs.folder = folder
+
     def add(self, rows: pl.DataFrame) -> None:
         """Add counts of rows."""
         rows = rows.select(*self._columns, *self._counts, *self._newest)
@@ -114,7 +120,7 @@ class CountedRows:
         """How many rows each of these keys has."""
         numbers = np.zeros(keys.height, np.int64)
         for run, asking, places in self._kept(self._runs.all_of(keys)):
-            np.add.at(numbers, asking, run.rows.frame[COUNT].to_numpy()[places])
+            np.add.at(numbers, asking, run.rows.frame[COUNT][places].to_numpy())
         return numbers
 
     def _kept(self, found: Iterable[Matches]) -> Iterator[tuple[Run, NDArray[np.int64], NDArray[np.int64]]]:
@@ -150,8 +156,8 @@ class CountedRows:
         self, header: Mapping[str, Any], keys: Schema, max_parallelism: int, *, incremental: bool
     ) -> FrozenCounts:
         """The rows of a snapshot, of an operator that has no other state."""
-        runs = self.freeze()
-        return FrozenCounts(runs, self.freezes.next(incremental=incremental), header, keys, max_parallelism)
+        freeze = self.freezes.next(incremental=incremental)
+        return FrozenCounts(self.freeze(), freeze, header, keys, max_parallelism, self._runs.folder)
 
     def _folded(self, run: Run, zeros: bool) -> Run:
         """With equal rows as one, which stands where the first of them did; without those that come to nothing."""
@@ -191,11 +197,12 @@ class FrozenCounts(FrozenAt):
     header: Mapping[str, Any]
     keys: Schema
     max_parallelism: int
+    folder: Path | None = None
 
     def encoded(self, behind: int) -> Iterable[tuple[int, bytes]]:
         """One segment per key group that has rows."""
-        frames = [run.rows().frame for run in self.runs if run.window > behind]
-        return encode_segments(added(self.header, behind), frames, self.keys, self.max_parallelism)
+        frames = (piece.frame for run in self.runs if run.window > behind for piece in run.pieces())
+        return encode_segments(added(self.header, behind), frames, self.keys, self.max_parallelism, self.folder)
 
 
 def counted(

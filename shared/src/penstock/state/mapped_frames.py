@@ -1,7 +1,7 @@
-"""Frames on the local disk: written once, then mapped, and used like any other; how much is in memory is up to the system.
+"""Frames on the local disk: written once, then mapped, and used like others; the system keeps in memory what it can.
 
-Each lies in a file of Arrow's IPC format that has no name: it takes room, and a file descriptor, as long as somebody has
-its frame or a part of it, and is gone then, whatever dies.
+Each lies in a file without a name, as streams of Arrow's IPC format: it takes room, and a file descriptor, as long as
+somebody has its frame or a part of it, and is gone then, whatever dies.
 """
 
 from __future__ import annotations
@@ -9,16 +9,14 @@ from __future__ import annotations
 import contextlib
 import mmap
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, cast
+from typing import Self, cast
 
 import polars as pl
 
 from penstock.errors import ExternalError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class FrameWriter:
@@ -35,7 +33,8 @@ class FrameWriter:
             self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - what is mapped outlives it
         except OSError as error:
             raise self._unusable(error) from error
-        self._writer: pa.RecordBatchFileWriter | None = None
+        self._ends = [0]
+        """Where each part ends: a stream of its own."""
         self._none: pl.DataFrame | None = None
 
     def __enter__(self) -> Self:
@@ -53,34 +52,33 @@ class FrameWriter:
         Raises:
             ExternalError: the disk is full or broken.
         """
-        import pyarrow as pa
-
         self._none = frame.clear() if self._none is None else self._none
         if not frame.height:
             return
-        table = frame.to_arrow(compat_level=pl.CompatLevel.newest())
         try:
-            if self._writer is None:
-                self._writer = pa.ipc.new_file(self._file, table.schema)
-            self._writer.write_table(table)
+            frame.write_ipc_stream(self._file, compression="uncompressed", compat_level=pl.CompatLevel.newest())
+            self._ends.append(self._file.tell())
         except OSError as error:
             raise self._unusable(error) from error
 
     def mapped(self) -> pl.DataFrame:
-        """All rows, in order; nothing is added afterwards."""
+        """All rows, in order; nothing is added afterwards.
+
+        Raises:
+            ExternalError: the disk is full or broken.
+        """
         import pyarrow as pa
 
         assert self._none is not None
-        if self._writer is None:
+        if len(self._ends) == 1:
             return self._none
         try:
-            self._writer.close()
             self._file.flush()
-            content = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+            content = pa.py_buffer(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
         except OSError as error:
             raise self._unusable(error) from error
-        table = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(content))).read_all()
-        return cast("pl.DataFrame", pl.from_arrow(table, rechunk=False))
+        parts = [pa.ipc.open_stream(content[begin:end]).read_all() for begin, end in pairwise(self._ends)]
+        return cast("pl.DataFrame", pl.from_arrow(pa.concat_tables(parts), rechunk=False))
 
     def _unusable(self, error: OSError) -> ExternalError:
         return ExternalError(

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -37,6 +38,8 @@ PENDING: Final = "pending"
 """List state of rows that wait for their results, without a key, and the kind of its segments."""
 _MAGIC: Final = b"PSK"
 _PIECE_ROWS: Final = 65_536
+_PIECES_IN_MEMORY: Final = 4
+"""Of what is put in order on disk, if there are more."""
 
 
 def encode_segments(
@@ -48,12 +51,13 @@ def encode_segments(
 ) -> Iterator[tuple[int, bytes]]:
     """The frames' rows as one segment per key group that has any, with rising key groups.
 
-    With a folder they are put in that order on disk: no more than a frame and a segment is in memory.
+    With a folder many are put in that order on disk: no more than some pieces and a segment are in memory.
     """
     prefix = _prefix({**header, "keys": schema_to_json(keys)})
     pieces = _pieces(frames, keys.names, max_parallelism)
     if folder is not None:
-        pieces = _on_disk(pieces, folder)
+        first = list(islice(pieces, _PIECES_IN_MEMORY + 1))
+        pieces = iter(first) if len(first) <= _PIECES_IN_MEMORY else _on_disk(chain(first, pieces), folder)
     parts: dict[int, list[pl.DataFrame]] = {}
     for piece, groups in pieces:
         for group, (begin, end) in groups.items():

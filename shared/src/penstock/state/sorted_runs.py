@@ -6,6 +6,9 @@ size are merged (a log-structured merge tree with its levels in memory): a row i
 
 A row is of use up to a last moment. It is dropped when its run is merged, at the latest when most of its run is of no use
 any more. What is asked by hash alone may be of another key: `Matches` are checked by the keys themselves.
+
+Where state is on the local disk, so are the rows of large runs, which are merged piece by piece; what they are found and
+forgotten by, 33 bytes a row, is in memory.
 """
 
 from __future__ import annotations
@@ -19,13 +22,19 @@ import polars as pl
 
 from penstock.state.freezes import Freezes
 from penstock.state.hashing import hash64_frame
+from penstock.state.mapped_frames import FrameWriter
 from penstock.times import MIN_WATERMARK
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from numpy.typing import NDArray
 
 _LEAST_ROWS: Final = 1_024
 """Runs up to here are merged whatever comes."""
+_ON_DISK_ROWS: Final = 262_144
+"""Runs from here on lie on the local disk, where state is there."""
+_PIECE_ROWS: Final = 65_536
 
 
 @dataclass(frozen=True)
@@ -40,16 +49,32 @@ class TimedRows:
     """The last moment of event time at which a row is of use."""
     marked: NDArray[np.bool_]
     """Said of a row by whoever keeps it, and changed in place: that it has met another one."""
+    is_on_disk: bool = False
+    """Whether the frame is."""
 
     @property
     def height(self) -> int:
         """How many rows."""
         return self.frame.height
 
-    def take(self, chosen: NDArray[np.int64] | NDArray[np.bool_]) -> TimedRows:
-        """The rows with these numbers, or those for which it is true, with marks of their own."""
+    def take(self, chosen: NDArray[np.int64] | NDArray[np.bool_], folder: Path | None = None) -> TimedRows:
+        """The rows with these numbers, or those for which it is true, with marks of their own; many on disk, if there is
+        a folder."""
         rows = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
-        return TimedRows(self.frame[rows], self.moments[rows], self.until[rows], self.marked[rows])
+        moments, until, marked = self.moments[rows], self.until[rows], self.marked[rows]
+        if folder is None or len(rows) < _ON_DISK_ROWS:
+            return TimedRows(self.frame[rows], moments, until, marked)
+        with FrameWriter(folder) as writer:
+            for begin in range(0, len(rows), _PIECE_ROWS):
+                writer.add(self.frame[rows[begin : begin + _PIECE_ROWS]])
+            return TimedRows(writer.mapped(), moments, until, marked, is_on_disk=True)
+
+    def on_disk(self, folder: Path) -> TimedRows:
+        """The same, with the frame in a file, and the same marks."""
+        with FrameWriter(folder) as writer:
+            for piece in self.frame.iter_slices(_PIECE_ROWS):
+                writer.add(piece)
+            return replace(self, frame=writer.mapped(), is_on_disk=True)
 
 
 @dataclass(frozen=True)
@@ -65,6 +90,18 @@ class FrozenRun:
     def rows(self) -> TimedRows:
         """Those that were of use; not cheap."""
         return self.kept if self.chosen is None else self.kept.take(np.sort(self.chosen))
+
+    def pieces(self) -> Iterator[TimedRows]:
+        """The same rows, some at a time."""
+        if self.chosen is not None:
+            rows = np.sort(self.chosen)
+            for begin in range(0, len(rows), _PIECE_ROWS):
+                yield self.kept.take(rows[begin : begin + _PIECE_ROWS])
+            return
+        for begin in range(0, self.kept.height, _PIECE_ROWS):
+            part = slice(begin, begin + _PIECE_ROWS)
+            arrays = (array[part] for array in (self.kept.moments, self.kept.until, self.kept.marked))
+            yield TimedRows(self.kept.frame[part], *arrays)
 
 
 class Run:
@@ -144,6 +181,8 @@ class SortedRuns:
         self._newest_only = newest_only
         self._reached = MIN_WATERMARK
         self.runs: list[Run] = []
+        self.folder: Path | None = None
+        """Where state on the local disk lies, if it does."""
 
     @property
     def height(self) -> int:
@@ -166,7 +205,11 @@ class SortedRuns:
         for place in range(len(self.runs) - 1, 0, -1):
             older, newer = self.runs[place - 1 : place + 1]
             if self._is_like(older, newer) and self._freezes.together(older.window, newer.window):
-                self.runs[place - 1 : place + 1] = [self._thinned(merged(older, newer), oldest=place == 1)]
+                both = merged(older, newer, self.folder)
+                self.runs[place - 1 : place + 1] = [self._thinned(both, oldest=place == 1)]
+        for run in self.runs:
+            if self.folder is not None and run.rows.height >= _ON_DISK_ROWS and not run.rows.is_on_disk:
+                run.rows = run.rows.on_disk(self.folder)
 
     def matches(
         self,
@@ -281,8 +324,8 @@ def places_in(begin: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[NDAr
     return numbers, np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts - begin, counts)
 
 
-def merged(older: Run, newer: Run) -> Run:
-    """The rows of both that are still of use."""
+def merged(older: Run, newer: Run, folder: Path | None = None) -> Run:
+    """The rows of both that are still of use, many of them on disk, if there is a folder."""
     parts = [run.left() for run in (older, newer)]
     frame = pl.concat([run.rows.frame for run in parts])
     hashes = np.concatenate([run.hashes for run in parts])
@@ -290,7 +333,8 @@ def merged(older: Run, newer: Run) -> Run:
         np.concatenate([getattr(run.rows, name) for run in parts]) for name in ("moments", "until", "marked")
     )
     order = _order(hashes, moments)
-    return Run(TimedRows(frame, moments, until, marked).take(order), hashes[order], max(older.window, newer.window))
+    rows = TimedRows(frame, moments, until, marked).take(order, folder)
+    return Run(rows, hashes[order], max(older.window, newer.window))
 
 
 def _order(hashes: NDArray[np.uint64], moments: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -46,6 +46,7 @@ class AsOfJoinOperator(JoiningOperator):
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._context = context
         self._watermarks = GroupWatermarks(context, self._schema.keys.names, restored)
+        self._versions.folder = context.local_state
         for _, rows in restored_rows(self._schema, restored) if restored is not None else ():
             if isinstance(rows, TimedRows):
                 self._keep(rows)
@@ -141,5 +142,7 @@ class AsOfJoinOperator(JoiningOperator):
     def snapshot(self) -> OperatorSnapshot | None:
         kept = {RIGHT: self._versions.freeze()}
         freeze = self._freezes.next(incremental=False)  # rows that wait leave, so a delta is not what came alone
-        state = JoinState(self._schema, self._context.max_parallelism, freeze, kept, list(self._waiting))
+        state = JoinState(
+            self._schema, self._context.max_parallelism, freeze, kept, list(self._waiting), self._context.local_state
+        )
         return OperatorSnapshot(keyed=state)

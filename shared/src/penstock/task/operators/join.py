@@ -67,6 +67,8 @@ class JoinOperator(JoiningOperator):
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._context = context
         self._watermarks = GroupWatermarks(context, self._schema.keys.names, restored)
+        for runs in self._runs:
+            runs.folder = context.local_state
         for number, rows in restored_rows(self._schema, restored) if restored is not None else ():
             assert isinstance(rows, TimedRows)
             self._runs[number].add(rows, self._hashes(number, rows.frame))
@@ -167,4 +169,6 @@ class JoinOperator(JoiningOperator):
         kept = {number: runs.freeze() for number, runs in enumerate(self._runs)}
         # Marks are changed in place, so a delta does not know of them; where all pairs are sent nobody asks for them.
         freeze = self._freezes.next(incremental=self._context.incremental and self._how == "inner")
-        return OperatorSnapshot(keyed=JoinState(self._schema, self._context.max_parallelism, freeze, kept))
+        return OperatorSnapshot(
+            keyed=JoinState(self._schema, self._context.max_parallelism, freeze, kept, folder=self._context.local_state)
+        )

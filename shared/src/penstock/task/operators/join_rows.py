@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -20,6 +21,8 @@ from penstock.task.operator import Operator, Output, RestoredState
 from penstock.types import polars_type
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from numpy.typing import NDArray
 
 LEFT: Final = 0
@@ -32,6 +35,8 @@ _UNTIL: Final = "__until"
 _MARKED: Final = "__marked"
 _WAITS: Final = "__waits"
 """Boolean: a stored row is one that waits for its time."""
+_ROWS_AT_ONCE: Final = 1024 * 1024
+"""Taken back at a time, if there are so many."""
 
 
 class JoinedSchema:
@@ -88,16 +93,22 @@ class JoinState(FrozenAt):
     freeze: Freeze
     kept: Mapping[int, Sequence[FrozenRun]]
     waiting: Sequence[pl.DataFrame] = field(default_factory=list["pl.DataFrame"])
+    folder: Path | None = None
+    """Where state on the local disk lies, if it does."""
 
     def encoded(self, behind: int) -> Iterable[tuple[int, bytes]]:
         """One segment per key group that has rows."""
-        behind_it = ((number, run) for number, runs in self.kept.items() for run in runs if run.window > behind)
-        frames = [self._stored(number, run.rows()) for number, run in behind_it]
-        frames += [self._named(LEFT, rows).with_columns(pl.lit(True).alias(_WAITS)) for rows in self.waiting]
-        if not frames:
+        runs = [(number, run) for number, runs in self.kept.items() for run in runs if run.window > behind]
+        waiting = [self._named(LEFT, rows).with_columns(pl.lit(True).alias(_WAITS)) for rows in self.waiting]
+        columns = [self._stored(number, run.kept.take(np.empty(0, np.int64))) for number, run in runs]
+        columns += [rows.clear() for rows in waiting]
+        if not columns:
             return ()
-        rows = pl.concat(frames, how="diagonal")
-        return encode_segments(added({"kind": _KIND}, behind), [rows], self.schema.keys, self.max_parallelism)
+        none = pl.concat(columns, how="diagonal")
+        stored = (self._stored(number, piece) for number, run in runs for piece in run.pieces())
+        frames = (pl.concat([none, rows], how="diagonal") for rows in chain(stored, waiting))
+        header = added({"kind": _KIND}, behind)
+        return encode_segments(header, frames, self.schema.keys, self.max_parallelism, self.folder)
 
     def _stored(self, number: int, rows: TimedRows) -> pl.DataFrame:
         return self._named(number, rows.frame).with_columns(
@@ -111,10 +122,18 @@ class JoinState(FrozenAt):
 
 
 def restored_rows(schema: JoinedSchema, restored: RestoredState) -> Iterator[tuple[int, TimedRows | pl.DataFrame]]:
-    """What `JoinState` wrote: input and rows that are kept, or a frame of rows that wait; of each at most one."""
-    parts = [rows for _, _, rows in decode_segments(restored.keyed, schema.operator, _KIND, schema.keys)]
-    if not parts:
-        return
+    """What `JoinState` wrote: an input, and rows of it that are kept or a frame of rows that wait; some at a time."""
+    parts: list[pl.DataFrame] = []
+    for _, _, rows in decode_segments(restored.keyed, schema.operator, _KIND, schema.keys):
+        parts.append(rows)
+        if sum(part.height for part in parts) >= _ROWS_AT_ONCE:
+            yield from _by_input(schema, parts)
+            parts = []
+    if parts:
+        yield from _by_input(schema, parts)
+
+
+def _by_input(schema: JoinedSchema, parts: Sequence[pl.DataFrame]) -> Iterator[tuple[int, TimedRows | pl.DataFrame]]:
     rows = canonical_keys(pl.concat(parts, how="diagonal"), schema.keys)
     waits = _flags(rows, _WAITS)
     for number in range(len(schema.inputs)):

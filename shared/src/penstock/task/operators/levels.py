@@ -2,8 +2,8 @@
 
 A large level is dealt: its rows stand in an order of the hash of their keys, cut into the same number of parts as those
 of every other one, so that levels are merged part by part. A call takes some 10 ms then, however many keys there are, and
-what it works on fits into the caches of a core: merging 10 M keys in parts takes less time than at once. Where state is on
-the local disk, so is a large level, written part by part (`penstock.state.mapped_frames`).
+what it works on fits into the caches of a core: merging 10 M keys in parts takes less time than at once. Where state is
+on the local disk, so is a large level, written part by part (`penstock.state.mapped_frames`).
 """
 
 from __future__ import annotations

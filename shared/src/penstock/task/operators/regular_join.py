@@ -165,6 +165,8 @@ class RegularJoinOperator(JoiningOperator):
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._context = context
         self._watermarks = GroupWatermarks(context, self._schema.keys.names, restored)
+        for rows in self._rows:
+            rows.lies_in(context.local_state)
         for number, rows in restored_rows(self._schema, restored) if restored is not None else ():
             assert isinstance(rows, TimedRows)
             self._rows[number].add(rows.frame)
@@ -309,4 +311,6 @@ class RegularJoinOperator(JoiningOperator):
         kept = {number: rows.freeze() for number, rows in enumerate(self._rows)}
         # A delta does not say what was forgotten, and where the clock goes back it would be known again.
         freeze = self._freezes.next(incremental=self._context.incremental and self._ttl_us is None)
-        return OperatorSnapshot(keyed=JoinState(self._schema, self._context.max_parallelism, freeze, kept))
+        return OperatorSnapshot(
+            keyed=JoinState(self._schema, self._context.max_parallelism, freeze, kept, folder=self._context.local_state)
+        )

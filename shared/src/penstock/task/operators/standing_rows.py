@@ -62,6 +62,7 @@ class StandingRowsOperator(Operator):
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._context = context
+        self._rows.lies_in(context.local_state)
         keyed = restored.keyed if restored is not None else ()
         parts = [rows for _, _, rows in decode_segments(keyed, self._operator, self._kind, self._keys)]
         if parts:

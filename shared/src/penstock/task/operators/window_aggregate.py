@@ -19,7 +19,6 @@ import polars as pl
 from penstock.batches import EVENT_TIME, PANE, ROWS, WATERMARK
 from penstock.errors import IncompatibleStateError
 from penstock.graph.logical import CumulativeWindow, Node, SlidingWindow, TumblingWindow, WindowAggregate
-from penstock.state.freezes import ADDS
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.lateness import FixedLateness

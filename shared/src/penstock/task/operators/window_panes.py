@@ -301,11 +301,9 @@ class FrozenPanes(FrozenAt):
         """One segment per key group that has partials; sorted by pane within."""
         came = [(start, pane.behind(behind)) for start, pane in sorted(self._panes.items())]
         frames = (rows for start, pane in came if pane.raw or pane.partials for rows in self._rows_of(start, pane))
-        many = is_large(sum(pane.rows for _, pane in came))
         return encode_segments(
-            added(self._header, behind), frames, self._partials.keys, self._max_parallelism,
-            self._folder if many else None,
-        )  # fmt: skip
+            added(self._header, behind), frames, self._partials.keys, self._max_parallelism, self._folder
+        )
 
     def _rows_of(self, start: int, pane: Pane) -> Iterator[pl.DataFrame]:
         """The partials of a pane, in parts if there are many: a long call would keep Polars' threads from the others."""
