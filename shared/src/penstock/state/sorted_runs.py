@@ -100,8 +100,8 @@ class FrozenRun:
             return
         for begin in range(0, self.kept.height, _PIECE_ROWS):
             part = slice(begin, begin + _PIECE_ROWS)
-            arrays = (array[part] for array in (self.kept.moments, self.kept.until, self.kept.marked))
-            yield TimedRows(self.kept.frame[part], *arrays)
+            kept = self.kept
+            yield TimedRows(kept.frame[part], kept.moments[part], kept.until[part], kept.marked[part])
 
 
 class Run:
