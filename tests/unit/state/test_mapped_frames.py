@@ -35,6 +35,22 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert_frame_equal(frame, pl.concat([FRAME, FRAME.tail(2)]))
     assert_frame_equal(frame.slice(2, 2), pl.concat([FRAME.tail(1), FRAME.slice(1, 1)]))
     assert frame.n_chunks() == 2
+    with FrameWriter(tmp_path) as writer:
+        writer.add(FRAME)
+        in_order, at_random = writer.mapped(), writer.mapped(at_random=True)
+    assert_frame_equal(at_random[[2, 0]], in_order[[2, 0]])
+
+
+def test_some_parts_are_read_into_memory(tmp_path: Path) -> None:
+    """In the order asked for, each by its number."""
+    with FrameWriter(tmp_path) as writer:
+        for part in (FRAME.head(1), FRAME.tail(1), FRAME.slice(1, 1)):
+            writer.add(part)
+        assert_frame_equal(writer.read([2, 0]), pl.concat([FRAME.slice(1, 1), FRAME.head(1)]))
+        assert_frame_equal(writer.read([1]), FRAME.tail(1))
+        os.ftruncate(writer._file.fileno(), writer._ends[-1] - 1)
+        with pytest.raises(ExternalError, match="bytes were written there"):
+            writer.read([2])
 
 
 def test_nothing_but_empty_parts(tmp_path: Path) -> None:

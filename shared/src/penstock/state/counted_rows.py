@@ -108,7 +108,7 @@ class CountedRows:
 
     def _found(self, matches: Iterable[Matches]) -> pl.DataFrame:
         found = [
-            run.rows.frame[places].with_columns(pl.Series(INDEX, asking, pl.Int64))
+            run.rows.found()[places].with_columns(pl.Series(INDEX, asking, pl.Int64))
             for run, asking, places in self._kept(matches)
         ]
         if not found:
@@ -120,7 +120,7 @@ class CountedRows:
         """How many rows each of these keys has."""
         numbers = np.zeros(keys.height, np.int64)
         for run, asking, places in self._kept(self._runs.all_of(keys)):
-            np.add.at(numbers, asking, run.rows.frame[COUNT][places].to_numpy())
+            np.add.at(numbers, asking, run.rows.found()[COUNT][places].to_numpy())
         return numbers
 
     def _kept(self, found: Iterable[Matches]) -> Iterator[tuple[Run, NDArray[np.int64], NDArray[np.int64]]]:
@@ -262,5 +262,5 @@ class _CountedRuns(SortedRuns):
     ) -> NDArray[np.bool_]:
         same = np.ones(len(asking), np.bool_)
         for key in self._keys:
-            same &= frame[key][asking].eq_missing(run.rows.frame[key][found]).to_numpy()
+            same &= frame[key][asking].eq_missing(run.rows.found()[key][found]).to_numpy()
         return same

@@ -2,13 +2,18 @@
 
 Each lies in a file without a name, as streams of Arrow's IPC format: it takes room, and a file descriptor, as long as
 somebody has its frame or a part of it, and is gone then, whatever dies.
+
+Systems read far around what is asked of a mapped file (128 KiB on most, megabytes on some). That pays for rows in order;
+rows here and there have a mapping of their own, for which a page is read alone, and parts far from each other are read.
 """
 
 from __future__ import annotations
 
 import contextlib
 import mmap
+import os
 import tempfile
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
@@ -61,26 +66,56 @@ class FrameWriter:
         except OSError as error:
             raise self._unusable(error) from error
 
-    def mapped(self) -> pl.DataFrame:
+    def mapped(self, *, at_random: bool = False) -> pl.DataFrame:
         """All rows, in order; nothing is added afterwards.
+
+        Args:
+            at_random: whether rows here and there will be asked for.
 
         Raises:
             ExternalError: the disk is full or broken.
         """
-        import pyarrow as pa
-
         assert self._none is not None
         if len(self._ends) == 1:
             return self._none
         try:
             self._file.flush()
-            content = pa.py_buffer(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
+            there = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+            if at_random:
+                there.madvise(mmap.MADV_RANDOM)
         except OSError as error:
             raise self._unusable(error) from error
-        parts = [pa.ipc.open_stream(content[begin:end]).read_all() for begin, end in pairwise(self._ends)]
-        return cast("pl.DataFrame", pl.from_arrow(pa.concat_tables(parts), rechunk=False))
+        content = memoryview(there)
+        return _frame([content[begin:end] for begin, end in pairwise(self._ends)])
+
+    def read(self, parts: Sequence[int]) -> pl.DataFrame:
+        """The rows of those parts, counted from zero and in the order they were added, into memory.
+
+        Raises:
+            ExternalError: the disk is full or broken.
+        """
+        try:
+            self._file.flush()
+            read = [self._read(self._ends[part], self._ends[part + 1]) for part in parts]
+        except OSError as error:
+            raise self._unusable(error) from error
+        return _frame(read)
+
+    def _read(self, begin: int, end: int) -> bytes:
+        content = os.pread(self._file.fileno(), end - begin, begin)
+        if len(content) < end - begin:
+            raise OSError(f"{end - begin} bytes were written there, {len(content)} are left")
+        return content
 
     def _unusable(self, error: OSError) -> ExternalError:
         return ExternalError(
             f"state cannot be kept in the local folder {self._folder}: {error}; look whether the disk is full or broken"
         )
+
+
+def _frame(streams: Sequence[bytes | memoryview]) -> pl.DataFrame:
+    """The rows of streams, without a copy."""
+    import pyarrow as pa
+
+    parts = [pa.ipc.open_stream(pa.py_buffer(content)).read_all() for content in streams]
+    return cast("pl.DataFrame", pl.from_arrow(pa.concat_tables(parts), rechunk=False))

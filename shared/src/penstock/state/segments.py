@@ -19,7 +19,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
@@ -40,6 +40,8 @@ _MAGIC: Final = b"PSK"
 _PIECE_ROWS: Final = 65_536
 _PIECES_IN_MEMORY: Final = 4
 """Of what is put in order on disk, if there are more."""
+_WRITTEN_BYTES: Final = 64 << 20
+"""At once, of what is put in order on disk, each key group together."""
 
 
 def encode_segments(
@@ -55,15 +57,14 @@ def encode_segments(
     """
     prefix = _prefix({**header, "keys": schema_to_json(keys)})
     pieces = _pieces(frames, keys.names, max_parallelism)
-    if folder is not None:
-        first = list(islice(pieces, _PIECES_IN_MEMORY + 1))
-        pieces = iter(first) if len(first) <= _PIECES_IN_MEMORY else _on_disk(chain(first, pieces), folder)
-    parts: dict[int, list[pl.DataFrame]] = {}
-    for piece, groups in pieces:
-        for group, (begin, end) in groups.items():
-            parts.setdefault(group, []).append(piece.slice(begin, end - begin))
-    for group, rows in sorted(parts.items()):
-        yield group, _encoded(prefix, pl.concat(rows, rechunk=True))
+    first = list(islice(pieces, _PIECES_IN_MEMORY + 1)) if folder is not None else []
+    pieces = chain(first, pieces)
+    if folder is not None and len(first) > _PIECES_IN_MEMORY:
+        groups = _on_disk(pieces, folder)
+    else:
+        groups = ((group, pl.concat(parts)) for group, parts in sorted(_by_key_group(pieces).items()))
+    for group, rows in groups:
+        yield group, _encoded(prefix, rows.rechunk())
 
 
 def encode_segment(header: Mapping[str, Any], rows: pl.DataFrame) -> bytes:
@@ -79,10 +80,12 @@ def _encoded(prefix: bytes, rows: pl.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
-def _pieces(
-    frames: Iterable[pl.DataFrame], keys: Sequence[str], max_parallelism: int
-) -> Iterator[tuple[pl.DataFrame, dict[int, tuple[int, int]]]]:
-    """The rows in pieces, those of a key group together, in order; and where in its piece each group begins and ends.
+_Piece: TypeAlias = tuple[pl.DataFrame, dict[int, tuple[int, int]]]
+"""Rows, those of a key group together, in order; and where in them each group begins and ends."""
+
+
+def _pieces(frames: Iterable[pl.DataFrame], keys: Sequence[str], max_parallelism: int) -> Iterator[_Piece]:
+    """The rows in pieces.
 
     Rows are sorted in pieces that fit into the processor's caches: ten million sorted at once take two to three times
     as long.
@@ -97,20 +100,37 @@ def _pieces(
             yield piece, {group: (int(starts[group]), int(ends[group])) for group in np.unique(groups).tolist()}
 
 
-def _on_disk(
-    pieces: Iterable[tuple[pl.DataFrame, dict[int, tuple[int, int]]]], folder: Path
-) -> Iterator[tuple[pl.DataFrame, dict[int, tuple[int, int]]]]:
-    """The same pieces, in a file."""
-    places: list[tuple[int, dict[int, tuple[int, int]]]] = []
+def _by_key_group(pieces: Iterable[_Piece]) -> dict[int, list[pl.DataFrame]]:
+    """The rows of each key group, in order."""
+    parts: dict[int, list[pl.DataFrame]] = {}
+    for piece, groups in pieces:
+        for group, (begin, end) in groups.items():
+            parts.setdefault(group, []).append(piece.slice(begin, end - begin))
+    return parts
+
+
+def _on_disk(pieces: Iterator[_Piece], folder: Path) -> Iterator[tuple[int, pl.DataFrame]]:
+    """The rows of each key group, put together in a file; a group is read in few long stretches."""
+    parts: dict[int, list[int]] = {}
+    written = 0
     with FrameWriter(folder) as writer:
-        for piece, groups in pieces:
-            places.append((piece.height, groups))
-            writer.add(piece)
-        whole = writer.mapped() if places else pl.DataFrame()
-    begin = 0
-    for height, groups in places:
-        yield whole.slice(begin, height), groups
-        begin += height
+        while together := list(_some(pieces)):
+            for group, rows in sorted(_by_key_group(together).items()):
+                writer.add(pl.concat(rows, rechunk=True))
+                parts.setdefault(group, []).append(written)
+                written += 1
+        for group, there in sorted(parts.items()):
+            yield group, writer.read(there)
+
+
+def _some(pieces: Iterator[_Piece]) -> Iterator[_Piece]:
+    """As many as are written at once."""
+    size = 0
+    for piece, groups in pieces:
+        yield piece, groups
+        size += piece.estimated_size()
+        if size >= _WRITTEN_BYTES:
+            return
 
 
 def _prefix(header: Mapping[str, Any]) -> bytes:

@@ -49,13 +49,21 @@ class TimedRows:
     """The last moment of event time at which a row is of use."""
     marked: NDArray[np.bool_]
     """Said of a row by whoever keeps it, and changed in place: that it has met another one."""
-    is_on_disk: bool = False
-    """Whether the frame is."""
+    at_random: pl.DataFrame | None = None
+    """The frame for rows here and there, if it is on disk."""
 
     @property
     def height(self) -> int:
         """How many rows."""
         return self.frame.height
+
+    def found(self) -> pl.DataFrame:
+        """The frame, of which rows here and there are asked for."""
+        return self.frame if self.at_random is None else self.at_random
+
+    def picked(self, rows: NDArray[np.int64]) -> TimedRows:
+        """Rows here and there, by their numbers, with marks of their own."""
+        return TimedRows(self.found()[rows], self.moments[rows], self.until[rows], self.marked[rows])
 
     def take(self, chosen: NDArray[np.int64] | NDArray[np.bool_], folder: Path | None = None) -> TimedRows:
         """The rows with these numbers, or those for which it is true, with marks of their own; many on disk, if there is
@@ -67,14 +75,14 @@ class TimedRows:
         with FrameWriter(folder) as writer:
             for begin in range(0, len(rows), _PIECE_ROWS):
                 writer.add(self.frame[rows[begin : begin + _PIECE_ROWS]])
-            return TimedRows(writer.mapped(), moments, until, marked, is_on_disk=True)
+            return TimedRows(writer.mapped(), moments, until, marked, writer.mapped(at_random=True))
 
     def on_disk(self, folder: Path) -> TimedRows:
         """The same, with the frame in a file, and the same marks."""
         with FrameWriter(folder) as writer:
             for piece in self.frame.iter_slices(_PIECE_ROWS):
                 writer.add(piece)
-            return replace(self, frame=writer.mapped(), is_on_disk=True)
+            return replace(self, frame=writer.mapped(), at_random=writer.mapped(at_random=True))
 
 
 @dataclass(frozen=True)
@@ -129,12 +137,12 @@ class Run:
         before, self.passed = self.passed, int(np.searchsorted(self._ends, reached, side="right"))
         return self._order[before : self.passed]
 
-    def left(self) -> Run:
-        """The rows that are still of use."""
+    def left(self, folder: Path | None = None) -> Run:
+        """The rows that are still of use; many on disk, if there is a folder."""
         if self._order is None:
             return self
         left = np.sort(self._order[self.passed :])
-        return Run(self.rows.take(left), self.hashes[left], self.window)
+        return Run(self.rows.take(left, folder), self.hashes[left], self.window)
 
     def freeze(self) -> FrozenRun:
         """The rows that are still of use, as they are now."""
@@ -208,7 +216,7 @@ class SortedRuns:
                 both = merged(older, newer, self.folder)
                 self.runs[place - 1 : place + 1] = [self._thinned(both, oldest=place == 1)]
         for run in self.runs:
-            if self.folder is not None and run.rows.height >= _ON_DISK_ROWS and not run.rows.is_on_disk:
+            if self.folder is not None and run.rows.height >= _ON_DISK_ROWS and run.rows.at_random is None:
                 run.rows = run.rows.on_disk(self.folder)
 
     def matches(
@@ -270,13 +278,13 @@ class SortedRuns:
             if len(asking):
                 yield Matches(run, asking, found)
 
-    def pass_by(self, reached: int) -> Iterator[TimedRows]:
-        """Event time has reached `reached`: gives out the rows that are of no use from now on."""
+    def pass_by(self, reached: int) -> Iterator[tuple[TimedRows, NDArray[np.int64]]]:
+        """Event time has reached `reached`: says where the rows stand that are of no use from now on."""
         self._reached = reached
         for run in self.runs:
             due = run.pass_by(reached)
             if len(due):
-                yield run.rows.take(due)
+                yield run.rows, due
         self.runs = [self._compacted(run) for run in self.runs if run.passed < run.rows.height]
 
     def freeze(self) -> list[FrozenRun]:
@@ -289,7 +297,7 @@ class SortedRuns:
         same = np.ones(len(asking), np.bool_)
         for key in self._keys:
             # Null is never equal to anything, as in SQL.
-            same &= (frame[key][asking] == run.rows.frame[key][found]).fill_null(False).to_numpy()
+            same &= (frame[key][asking] == run.rows.found()[key][found]).fill_null(False).to_numpy()
         return same
 
     def _fresh(self, run: Run) -> Run:
@@ -307,15 +315,14 @@ class SortedRuns:
         older = (run.hashes[1:] == run.hashes[:-1]) & (run.rows.moments[1:] <= self._reached)
         older &= self._same_keys(run.rows.frame, places, run, places + 1)
         left = np.append(~older, np.ones(1, np.bool_))
-        return run if left.all() else Run(run.rows.take(left), run.hashes[left], run.window)
+        return run if left.all() else Run(run.rows.take(left, self.folder), run.hashes[left], run.window)
 
     @staticmethod
     def _is_like(older: Run, newer: Run) -> bool:
         return older.rows.height <= max(_LEAST_ROWS, 2 * newer.rows.height)
 
-    @staticmethod
-    def _compacted(run: Run) -> Run:
-        return run if 2 * run.passed <= run.rows.height else run.left()
+    def _compacted(self, run: Run) -> Run:
+        return run if 2 * run.passed <= run.rows.height else run.left(self.folder)
 
 
 def places_in(begin: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -326,7 +333,7 @@ def places_in(begin: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[NDAr
 
 def merged(older: Run, newer: Run, folder: Path | None = None) -> Run:
     """The rows of both that are still of use, many of them on disk, if there is a folder."""
-    parts = [run.left() for run in (older, newer)]
+    parts = [run.left(folder) for run in (older, newer)]
     frame = pl.concat([run.rows.frame for run in parts])
     hashes = np.concatenate([run.hashes for run in parts])
     moments, until, marked = (

@@ -113,7 +113,7 @@ class AsOfJoinOperator(JoiningOperator):
         for number, run in enumerate(self._versions.runs):
             met = np.flatnonzero(run_of == number)
             own = rows[met]
-            versions = run.rows.frame[place[met]]
+            versions = run.rows.found()[place[met]]
             parts.append((met, self._schema.together(own, versions).with_columns(own[EVENT_TIME])))
         unmet = np.flatnonzero(run_of < 0)
         if not self._keeps_unmet:

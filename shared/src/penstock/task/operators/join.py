@@ -111,7 +111,7 @@ class JoinOperator(JoiningOperator):
 
     def _pairs(self, number: int, taken: TimedRows, matches: Matches) -> _Part:
         """Pairs of rows that came with rows that were there."""
-        came, there = taken.frame[matches.asking], matches.run.rows.frame[matches.found]
+        came, there = taken.frame[matches.asking], matches.run.rows.found()[matches.found]
         moments = taken.moments[matches.asking]
         times = self._meeting.pair_times(moments, matches.run.rows.moments[matches.found])
         rows = self._schema.together(*((came, there) if number == LEFT else (there, came)))
@@ -125,7 +125,7 @@ class JoinOperator(JoiningOperator):
         for matches in found:
             fresh = ~matches.run.rows.marked[matches.found]
             met, first = np.unique(matches.found[fresh], return_index=True)
-            yield self._by_itself(LEFT, matches.run.rows.take(met), matches.asking[fresh][first])
+            yield self._by_itself(LEFT, matches.run.rows.picked(met), matches.asking[fresh][first])
 
     def _by_itself(self, number: int, rows: TimedRows, places: NDArray[np.int64]) -> _Part:
         """Rows of one input."""
@@ -158,10 +158,10 @@ class JoinOperator(JoiningOperator):
         self._emit(due, None, output)
         return False
 
-    def _unmet(self, number: int, parts: Iterable[TimedRows]) -> Iterator[TimedRows]:
-        for part in parts:
+    def _unmet(self, number: int, passed: Iterable[tuple[TimedRows, NDArray[np.int64]]]) -> Iterator[TimedRows]:
+        for rows, due in passed:
             if number in self._alone:
-                yield part.take(~part.marked)
+                yield rows.picked(due[~rows.marked[due]])
 
     # -- snapshots ------------------------------------------------------------------------------------------------------
 

@@ -66,7 +66,8 @@ def is_large(rows: int) -> bool:
 def merged_parts(partials: Partials, by: Sequence[str], levels: Sequence[Part]) -> Iterator[pl.DataFrame | None]:
     """The partials of levels, one per group, in parts, each as soon as it is there; None where there is none yet."""
     if len(levels) == 1:
-        yield levels[0].frame
+        frame = levels[0].frame
+        yield from frame.iter_slices(_DEALT_ROWS) if is_large(frame.height) else (frame,)
     elif not is_large(sum(level.frame.height for level in levels)):
         yield partials.merge([level.frame for level in levels], by)
     else:
