@@ -69,6 +69,34 @@ def test_map_keeps_order_and_event_time_over_many_chunks():
     assert fed(MapRows(to_euro, flat=False), bids(2, False), False).columns == ["auction", "euros"]
 
 
+@pytest.mark.parametrize("finish", ["go_on", "snapshot", "advance", "process"])
+@pytest.mark.parametrize("flat", [False, True])
+def test_others_run_while_a_function_is_called(flat, finish):
+    """A call of a batch in between is never longer than that of a chunk; whatever comes next finishes it first."""
+    called = 0
+
+    def function(bid):
+        nonlocal called
+        called += 1
+        return [Euro(bid.auction, bid.price)] if flat else Euro(bid.auction, bid.price)
+
+    harness = OperatorHarness(node(MapRows(function, flat=flat)))
+    (operator,) = harness.operators
+    operator.process(bids(3_000), harness.collected)
+    assert called == 1_024
+    match finish:
+        case "go_on":
+            assert [operator.go_on() for _ in range(3)] == [True, False, False]
+        case "snapshot":
+            assert operator.snapshot() is None
+        case "advance":
+            operator.advance(10_000_000, harness.collected)
+        case _:
+            operator.process(bids(0), harness.collected)
+    assert called == 3_000
+    assert [row["auction"] for row in harness.output()] == list(range(3_000))
+
+
 def test_map_names_function_and_row_when_it_raises():
     """The row at fault, not the batch; the cause is chained."""
     with pytest.raises(

@@ -176,6 +176,8 @@ class TaskWork:
         chain = self.chain
         if chain is None:
             return
+        for _ in chain.go_on():
+            pass
         if self._last is not None:
             chain.watermark(self._last)
         if chain.next_timer_us() is not None:

@@ -7,7 +7,7 @@ batches. What it keeps across calls it gives out in `snapshot` and gets back in 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -148,8 +148,8 @@ class Operator(ABC):
     def go_on(self) -> bool:
         """Do a part of what the last `process` has left, for some milliseconds; whether more is left.
 
-        Rows that make many timers due leave some, and rows behind which much is to be merged. Whatever else the operator
-        is asked for finishes it first, or does without it.
+        Rows leave some that go through a function of the user, that make many timers due, and behind which much is to be
+        merged. Whatever else the operator is asked for finishes it first, or does without it.
         """
         return False
 
@@ -194,4 +194,33 @@ class Operator(ABC):
 
     def closing(self) -> Awaitable[None] | None:
         """What is left to wait for after `close`, if anything."""
+        return None
+
+
+class PartwiseOperator(Operator):
+    """An operator that takes a batch in parts, between which others run: who knows how long the user's function takes."""
+
+    _left: Iterator[None] = iter(())
+    """The parts of the last batch that are left."""
+
+    def take(self, parts: Iterator[None]) -> None:
+        """Do the first part; others run before each of the others."""
+        self.finish()
+        self._left = parts
+        self.go_on()
+
+    def go_on(self) -> bool:
+        return next(self._left, self) is not self
+
+    def finish(self) -> None:
+        """Leave nothing of the rows that came before."""
+        while self.go_on():
+            pass
+
+    def fire_due(self, watermark: int, output: Output) -> bool:
+        self.finish()
+        return False
+
+    def snapshot(self) -> OperatorSnapshot | None:
+        self.finish()
         return None

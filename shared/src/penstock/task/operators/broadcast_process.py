@@ -84,7 +84,9 @@ class _BroadcastInput(ProcessBase):
         run, row = self._run, None
         marks = iter(carried_marks(frame, run))
         try:
-            for chunk in chunks_of(frame):
+            for turn, chunk in enumerate(chunks_of(frame)):
+                if turn:
+                    yield
                 for time, row in zip(self._times_of(chunk), self._readers[1].rows(chunk), strict=True):
                     yield from come(next(marks))
                     run.key, run.time = NO_KEY, time
@@ -108,15 +110,15 @@ class BroadcastProcessOperator(_BroadcastInput, ProcessOperator):
     def process_input(self, number: int, frame: pl.DataFrame, output: Output) -> None:
         if number == 0:
             self.process(frame, output)
-            return
-        for _ in self._taken(frame, output, self._come):
-            pass
+        else:
+            self.take(self._taken(frame, output, self._come))
 
     def _come(self, watermark: int) -> Iterator[None]:
         self._run.watermark_us = self._run.mark = max(self._run.watermark_us, watermark)
         return iter(())
 
     def snapshot(self) -> OperatorSnapshot | None:
+        self.finish()
         beside = self._broadcast.encoded()
         snapshot = super().snapshot()
         if snapshot is None:

@@ -39,7 +39,7 @@ from penstock.state.hashing import key_group_of
 from penstock.state.keyed_state import KeyCursor
 from penstock.state.operator_state import OperatorStates
 from penstock.task.keyed_states import KeyedBackend, keyed_backend
-from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
+from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, PartwiseOperator, RestoredState
 from penstock.task.operators.progress import GroupWatermarks
 from penstock.task.operators.rowwise import chunks_of, raised
 from penstock.task.rows import RowReader, RowWriter
@@ -188,7 +188,7 @@ class Run(KeyCursor):
         self.timers.processing_timers.delete(self.key, to_micros(at))
 
 
-class ProcessBase(Operator):
+class ProcessBase(PartwiseOperator):
     """What all kinds share: the user's object, reading rows, writing what was emitted."""
 
     def __init__(self, node: Node) -> None:
@@ -292,10 +292,16 @@ class ProcessOperator(ProcessBase):
         self._open_process(context)
 
     def process(self, frame: pl.DataFrame, output: Output) -> None:
+        self.take(self._processed(frame, output))
+
+    def _processed(self, frame: pl.DataFrame, output: Output) -> Iterator[None]:
+        """Take rows; others may run where it yields."""
         run, on_row, row = self._run, self._process.on_row, None
         whole = iter(carried_marks(frame, run))
         try:
-            for chunk in chunks_of(frame):
+            for turn, chunk in enumerate(chunks_of(frame)):
+                if turn:
+                    yield
                 marks = islice(whole, chunk.height)
                 for run.time, carried, row in zip(
                     self._times_of(chunk), marks, self._readers[0].rows(chunk), strict=True
@@ -312,10 +318,12 @@ class ProcessOperator(ProcessBase):
         self._flush_last(output)
 
     def advance(self, watermark: int, output: Output) -> None:
+        self.finish()
         self._run.watermark_us = self._run.mark = max(self._run.watermark_us, watermark)
         super().advance(watermark, output)
 
     def snapshot(self) -> OperatorSnapshot | None:
+        self.finish()
         if not (self._states.bound or self._event_time):
             return None  # with event time it is named without any state, and so told how far that had come
         return OperatorSnapshot(lists=self._states.encoded(unions=False), unions=self._states.encoded(unions=True))
@@ -341,8 +349,6 @@ class KeyedProcessOperator(ProcessBase):
         self._watermarks: GroupWatermarks
         self._firing: Iterator[tuple[Any, int]] | None = None
         """The rest of the timers that are due."""
-        self._left: Iterator[None] = iter(())
-        """The rest of the rows that `process` was given."""
         self._max_parallelism = 1
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
@@ -364,17 +370,7 @@ class KeyedProcessOperator(ProcessBase):
         self.process_input(0, frame, output)
 
     def process_input(self, number: int, frame: pl.DataFrame, output: Output) -> None:
-        self._finish()
-        self._left = self._processed(number, frame, output)
-        self.go_on()
-
-    def go_on(self) -> bool:
-        return next(self._left, self) is not self
-
-    def _finish(self) -> None:
-        """Nothing is left of the rows that came before."""
-        while self.go_on():
-            pass
+        self.take(self._processed(number, frame, output))
 
     def _processed(self, number: int, frame: pl.DataFrame, output: Output) -> Iterator[None]:
         """Take the rows of an input; others may run where it yields."""
@@ -383,7 +379,9 @@ class KeyedProcessOperator(ProcessBase):
         timed = WATERMARK in frame.columns
         whole = iter(carried_marks(frame, run) if timed or self._watermarks.uneven else ())
         try:
-            for chunk in chunks_of(frame):
+            for turn, chunk in enumerate(chunks_of(frame)):
+                if turn:
+                    yield
                 values = key_values(chunk, keys)
                 self._backend.learn(chunk.select(keys.names), values)
                 rows = (values, self._times_of(chunk), self._rows_of(number, chunk))
@@ -453,7 +451,7 @@ class KeyedProcessOperator(ProcessBase):
 
     def fire_due(self, watermark: int, output: Output) -> bool:
         run = self._run
-        self._finish()
+        self.finish()
         if self._firing is None:
             if watermark <= run.mark:
                 return False  # rows have said so before: what they set since is due when time comes on
@@ -513,7 +511,7 @@ class KeyedProcessOperator(ProcessBase):
         Rows emitted there have the timer's time as event time, or the first that is not behind the watermark: a wall
         clock says nothing about the time of events, but it must not make rows late.
         """
-        self._finish()
+        self.finish()
         run, timers = self._run, self._backend.processing_timers
         run.time_domain = "processing"
         for run.key, at in timers.due(now_us):
@@ -537,7 +535,7 @@ class KeyedProcessOperator(ProcessBase):
             raise raised(f"{self._where}.on_timer({from_micros(at)})", f"key {self._run.key!r}", error) from error
 
     def snapshot(self) -> OperatorSnapshot | None:
-        self._finish()
+        self.finish()
         return OperatorSnapshot(keyed=self._backend.freeze())
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from penstock.errors import PenstockError, PipelineError, UserCodeError
 from penstock.graph.logical import MapBatches, MapRows, Node
 from penstock.map_columns import with_keys_once
 from penstock.observability.user_frames import place_of
-from penstock.task.operator import Operator, Output
+from penstock.task.operator import Operator, Output, PartwiseOperator
 from penstock.task.rows import RowReader, RowWriter
 from penstock.types import Schema, arrow_type, of_arrow
 
@@ -69,7 +69,7 @@ def _fits(writer: RowWriter, result: Any) -> bool:
     return True
 
 
-class MapOperator(Operator):
+class MapOperator(PartwiseOperator):
     """`map`: one row in, one row out, which keeps the event time."""
 
     def __init__(self, node: Node) -> None:
@@ -81,10 +81,16 @@ class MapOperator(Operator):
         self._writer = RowWriter(node.schema, node.row_type, self._where)
 
     def process(self, frame: pl.DataFrame, output: Output) -> None:
-        if frame.height == 0:
-            return
-        results = pl.concat([self._mapped(chunk) for chunk in chunks_of(frame)])
-        output.rows(results.with_columns(frame[name] for name in hidden_of(frame)))
+        self.take(self._parts(frame, output))
+
+    def _parts(self, frame: pl.DataFrame, output: Output) -> Iterator[None]:
+        parts: list[pl.DataFrame] = []
+        for turn, chunk in enumerate(chunks_of(frame)):
+            if turn:
+                yield
+            parts.append(self._mapped(chunk))
+        if parts:
+            output.rows(pl.concat(parts).with_columns(frame[name] for name in hidden_of(frame)))
 
     def _mapped(self, chunk: pl.DataFrame) -> pl.DataFrame:
         rows = self._reader.rows(chunk)
@@ -99,7 +105,7 @@ class MapOperator(Operator):
         return written(self._writer, results, rows.__getitem__, self._function)
 
 
-class FlatMapOperator(Operator):
+class FlatMapOperator(PartwiseOperator):
     """`flat_map`: one row in, any number out, which keep its event time."""
 
     def __init__(self, node: Node) -> None:
@@ -111,7 +117,14 @@ class FlatMapOperator(Operator):
         self._writer = RowWriter(node.schema, node.row_type, self._where)
 
     def process(self, frame: pl.DataFrame, output: Output) -> None:
-        parts = [self._mapped(chunk) for chunk in chunks_of(frame)]
+        self.take(self._parts(frame, output))
+
+    def _parts(self, frame: pl.DataFrame, output: Output) -> Iterator[None]:
+        parts: list[pl.DataFrame] = []
+        for turn, chunk in enumerate(chunks_of(frame)):
+            if turn:
+                yield
+            parts.append(self._mapped(chunk))
         if parts:
             output.rows(pl.concat(parts))
 

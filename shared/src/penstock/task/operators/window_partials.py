@@ -60,7 +60,7 @@ class WindowPartialsOperator(WindowProcessOperator):
             self._total_kept_rows()
 
     def process(self, frame: pl.DataFrame, output: Output) -> None:
-        self._finish()
+        self.finish()
         if self._numbers.waiting >= _ROWS_AT_ONCE:
             self._settle([])
         super().process(frame, output)
@@ -74,7 +74,7 @@ class WindowPartialsOperator(WindowProcessOperator):
             self._flush(output)
 
     def snapshot(self) -> OperatorSnapshot | None:
-        self._finish()
+        self.finish()
         if self._accounts.windows:
             self._settle([])
         return super().snapshot()
