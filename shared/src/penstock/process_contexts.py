@@ -81,7 +81,10 @@ class Context(Protocol[Emitted]):
     """
 
     def emit(self, row: Emitted) -> None:
-        """Send a row on, or a dict with exactly its columns; its event time is that of the row or timer at hand."""
+        """Send a row on, or a dict with exactly its columns; its event time is that of the row or timer at hand.
+
+        It is sent as it is now: what is done to the same object afterwards changes nothing.
+        """
         ...
 
     def emit_to(self, tag: OutputTag[Row], row: Row) -> None:

@@ -2,7 +2,8 @@
 
 `RowReader` makes objects of the user's class (nested ones included) from the columns of a frame; `RowWriter` makes a
 frame of exactly the declared types from what a function returned, and names the value that does not fit. Both work
-column by column, which is several times faster than row by row.
+column by column, which is several times faster than row by row. What a function gives is taken at once (`taken`): it may
+change the same object for the next row, or keep it in its state, as Flink's operators may without object reuse.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import types
 import typing
 from collections.abc import Callable, Sequence
 from operator import attrgetter, itemgetter
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import polars as pl
@@ -180,6 +181,22 @@ class RowWriter:
         self._row_type = row_type
         self._where = where
         self._getters = [(field, _attribute_getter(field.name), itemgetter(field.name)) for field in schema]
+        self.taken = _taker(schema, row_type)
+        """The values of a row, or of a dict with its columns, as they are now: for `frame_of_taken`."""
+
+    def frame_of_taken(self, taken: Sequence[Any], event_times: Sequence[int] | None = None) -> pl.DataFrame:
+        """As `frame`, of rows that `taken` made."""
+        if _Unfit in set(map(type, taken)):
+            self._refuse(next(each.row for each in taken if isinstance(each, _Unfit)))
+        try:
+            made = [_column(field, [*map(itemgetter(index), taken)]) for index, field in enumerate(self._schema)]
+        except WrongValueError as error:
+            raise UserCodeError(f"{self._where}: {error}") from error
+        return _with_times(made, event_times)
+
+    def _refuse(self, row: Any) -> NoReturn:
+        self.frame([row])  # which says what is wrong with it
+        raise UserCodeError(f"{self._where}: this is no row: {row!r}")
 
     def frame(self, rows: Sequence[Any], event_times: Sequence[int] | pl.Series | None = None) -> pl.DataFrame:
         """The rows as a frame, with `EVENT_TIME` if event times are given.
@@ -197,9 +214,7 @@ class RowWriter:
             raise UserCodeError(f"{self._where}: {error}") from error
         except (AttributeError, KeyError) as error:
             raise UserCodeError(f"{self._where}: a returned row has no {error}") from error
-        if event_times is not None:
-            columns.append(pl.Series(EVENT_TIME, event_times, pl.Int64))
-        return pl.DataFrame(columns)
+        return _with_times(columns, event_times)
 
     def _check_class(self, rows: Sequence[Any]) -> bool:
         """Whether all rows are dicts; raises if some row is of another class than was declared."""
@@ -224,6 +239,87 @@ class RowWriter:
             if row.keys() != names:
                 odd = ", ".join(sorted(map(str, names ^ row.keys())))
                 raise UserCodeError(f"{self._where}: a returned dict has not exactly the columns: {odd}")
+
+
+def _with_times(columns: list[pl.Series], event_times: Sequence[int] | pl.Series | None) -> pl.DataFrame:
+    beside = [] if event_times is None else [pl.Series(EVENT_TIME, event_times, pl.Int64)]
+    return pl.DataFrame([*columns, *beside])
+
+
+class _Unfit:
+    """Something that a function gave and that is no row; what is wrong with it is said when a frame is made."""
+
+    __slots__ = ("row",)
+
+    def __init__(self, row: Any) -> None:
+        self.row = row
+
+
+def _taker(schema: Schema, row_type: type[Any] | None) -> Callable[[Any], Any]:
+    """A function from a row to a tuple of its values, or to `_Unfit`."""
+    names = schema.names
+    of_object, of_dict = _all_of(attrgetter, names), _all_of(itemgetter, names)
+    copies = [(index, copy) for index, field in enumerate(schema) if (copy := _copier(field.type)) is not None]
+
+    def taken(row: Any) -> Any:
+        values_of = of_object
+        if row.__class__ is not row_type:
+            if row.__class__ is dict:
+                values_of = of_dict
+                if row_type is not None and row.keys() != set(names):
+                    return _Unfit(row)
+            elif row is None or (row_type is not None and not isinstance(row, row_type)):
+                return _Unfit(row)
+        try:
+            values = values_of(row)
+        except (AttributeError, KeyError):
+            return _Unfit(row)
+        if not copies:
+            return values
+        kept = list(values)
+        for index, copy in copies:
+            kept[index] = copy(kept[index])
+        return tuple(kept)
+
+    return taken
+
+
+def _all_of(getter: Any, names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """A getter of all these at once, which gives a tuple of one name, too, and takes dots for what they are."""
+    if len(names) > 1 and (getter is itemgetter or all(map(str.isidentifier, names))):
+        return getter(*names)
+    each = [itemgetter(name) if getter is itemgetter else _attribute_getter(name) for name in names]
+    return lambda row: tuple(get(row) for get in each)
+
+
+def _copier(kind: DataType) -> Callable[[Any], Any] | None:
+    """How a value of a column is kept as it is now; None where values cannot be changed in place.
+
+    What does not belong into the column stays what it is: it is named when a frame is made.
+    """
+    if isinstance(kind, ListType):
+        element = _copier(kind.inner) or _same
+        return lambda value: [*map(element, value)] if isinstance(value, list | tuple) else value
+    if isinstance(kind, MapType):
+        of_value = _copier(kind.value) or _same
+        return lambda value: {k: of_value(v) for k, v in value.items()} if isinstance(value, dict) else value
+    if isinstance(kind, StructType):
+        members = [(member.name, _copier(member.type) or _same) for member in kind.fields]
+        return lambda value: _struct_copy(value, members)
+    return None
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _struct_copy(value: Any, members: Sequence[tuple[str, Callable[[Any], Any]]]) -> Any:
+    if value is None:
+        return None
+    try:
+        return {name: copy(value[name] if isinstance(value, dict) else getattr(value, name)) for name, copy in members}
+    except (KeyError, AttributeError):
+        return value
 
 
 def _attribute_getter(name: str) -> Callable[[Any], Any]:

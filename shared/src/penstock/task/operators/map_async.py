@@ -291,8 +291,12 @@ class MapAsyncOperator(AsyncOperator):
     def _calls(self, chunk: pl.DataFrame) -> Iterable[Call]:
         return [Call(chunk, index, 1, row) for index, row in enumerate(self._reader.rows(chunk))]
 
+    def _came(self, call: Call) -> None:
+        call.result = self._writer.taken(call.result)
+        super()._came(call)
+
     def _results(self, calls: Sequence[Call]) -> pl.DataFrame:
-        results = self._writer.frame([call.result for call in calls])
+        results = self._writer.frame_of_taken([call.result for call in calls])
         if not hidden_of(calls[0].chunk):
             return results
         hidden = [chunk.select(hidden_of(chunk))[[call.first for call in group]] for chunk, group in by_chunk(calls)]

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, cast
 
 import numpy as np
 import polars as pl
@@ -64,6 +64,8 @@ _LAST_MOMENT: Final = datetime.max.replace(tzinfo=UTC)
 class Emitted:
     """Rows that were emitted and are no frame yet, with their event times."""
 
+    take: Callable[[Any], Any]
+    """Makes of a row what stays as it is, whatever the function does to the row later."""
     rows: list[Any] = field(default_factory=list[Any])
     times: list[int | None] = field(default_factory=list["int | None"])
     marks: list[int] = field(default_factory=list[int])
@@ -97,6 +99,10 @@ class _EndOfTime:
         return over
 
 
+def _untaken(row: Any) -> NoReturn:
+    raise AssertionError(f"{row!r} was emitted before the operator was opened")
+
+
 class Run(KeyCursor):
     """The context of a call: `Context`, and with timers `KeyedContext`. One object for all calls of an operator."""
 
@@ -107,8 +113,8 @@ class Run(KeyCursor):
 
     def __init__(self, tags: frozenset[str]) -> None:
         super().__init__()
-        self.main = Emitted()
-        self.sides = {tag: Emitted() for tag in tags}
+        self.main = Emitted(_untaken)
+        self.sides = {tag: Emitted(_untaken) for tag in tags}
         self.carries = False
         """Whether what is emitted now is to carry the watermark on."""
         self.mark = MIN_WATERMARK
@@ -123,7 +129,7 @@ class Run(KeyCursor):
 
     def emit(self, row: Any) -> None:
         main = self.main
-        main.rows.append(row)
+        main.rows.append(main.take(row))
         main.times.append(self.time)
         if self.carries:
             main.marks.append(self.mark)
@@ -131,18 +137,18 @@ class Run(KeyCursor):
     def emit_to(self, tag: OutputTag[Any], row: Any) -> None:
         side = self.sides.get(tag.name)
         if side is not None:  # a side output that nobody reads costs nothing
-            side.rows.append(row)
+            side.rows.append(side.take(row))
             side.times.append(self.time)
             if self.carries:
                 side.marks.append(self.mark)
 
     def taken(self) -> Iterator[tuple[str | None, Emitted]]:
         """What was emitted to each side output, or with None to the main one; afterwards there is nothing."""
-        main, self.main = self.main, Emitted()
+        main, self.main = self.main, Emitted(self.main.take)
         yield from [(None, main)] if main.rows else []
         for tag, emitted in self.sides.items():
             if emitted.rows:
-                self.sides[tag] = Emitted()
+                self.sides[tag] = Emitted(emitted.take)
                 yield tag, emitted
 
     def carry(self) -> None:
@@ -222,6 +228,9 @@ class ProcessBase(PartwiseOperator):
         self._carries = self._run.carries = context.carries_watermarks
         self._run.now_us = context.now_us
         self._run.metrics = context.metrics
+        self._run.main.take = self._writer.taken
+        for tag, emitted in self._run.sides.items():
+            emitted.take = self._side_writers[tag].taken
         self._opened = True
         try:
             self._process.open(_Place(context.subtask, context.parallelism))
@@ -247,8 +256,8 @@ class ProcessBase(PartwiseOperator):
 
     def _frame_of(self, emitted: Emitted, writer: RowWriter) -> pl.DataFrame:
         if not self._event_time:
-            return writer.frame(emitted.rows)
-        frame = writer.frame(emitted.rows, cast("list[int]", emitted.times))
+            return writer.frame_of_taken(emitted.rows)
+        frame = writer.frame_of_taken(emitted.rows, cast("list[int]", emitted.times))
         if not emitted.marks:
             return frame
         marks = pl.Series(emitted.marks, dtype=pl.Int64)

@@ -46,14 +46,14 @@ def raised(where: str, row: object, error: Exception) -> UserCodeError:
 def written(
     writer: RowWriter, results: list[Any], row_of: Callable[[int], object], function: Callable[..., Any]
 ) -> pl.DataFrame:
-    """What a function returned, as a frame.
+    """What a function returned and the writer has taken, as a frame.
 
     Raises:
         UserCodeError: a result does not fit; the message names the row (`row_of` an index of the results) and where the
             function is written.
     """
     try:
-        return writer.frame(results)
+        return writer.frame_of_taken(results)
     except UserCodeError as error:
         place = f"; the function: {found}" if (found := place_of(function)) else ""
         index = next((index for index, result in enumerate(results) if not _fits(writer, result)), None)
@@ -63,7 +63,7 @@ def written(
 
 def _fits(writer: RowWriter, result: Any) -> bool:
     try:
-        writer.frame([result])
+        writer.frame_of_taken([result])
     except UserCodeError:
         return False
     return True
@@ -96,7 +96,7 @@ class MapOperator(PartwiseOperator):
         rows = self._reader.rows(chunk)
         results: list[Any] = []
         try:
-            results.extend(map(self._function, rows))
+            results.extend(map(self._writer.taken, map(self._function, rows)))
         except PenstockError:
             raise
         except Exception as error:  # whatever the user's function raises
@@ -131,11 +131,11 @@ class FlatMapOperator(PartwiseOperator):
     def _mapped(self, chunk: pl.DataFrame) -> pl.DataFrame:
         results: list[Any] = []
         ends: list[int] = []
-        function = self._function
+        function, taken = self._function, self._writer.taken
         rows = self._reader.rows(chunk)
         for row in rows:
             try:
-                results.extend(function(row))
+                results.extend(map(taken, function(row)))
             except PenstockError:
                 raise
             except Exception as error:  # whatever the user's function raises

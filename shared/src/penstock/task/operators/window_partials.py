@@ -81,7 +81,11 @@ class WindowPartialsOperator(WindowProcessOperator):
 
     # -- settling -------------------------------------------------------------------------------------------------------
 
-    def frame(self, firings: list[Totalled], event_times: list[int] | None = None) -> pl.DataFrame:
+    def taken(self, firing: Totalled) -> Totalled:
+        """Nobody changes a firing."""
+        return firing
+
+    def frame_of_taken(self, firings: list[Totalled], event_times: list[int] | None = None) -> pl.DataFrame:
         """One row per firing, in order."""
         partials = self._settle([(firing.units, firing.upto) for firing in firings])
         beside = key_frame([firing.key for firing in firings], self._keys).hstack(of_windows(firings))

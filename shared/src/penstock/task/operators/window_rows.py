@@ -72,7 +72,11 @@ class FiringWriter:
         self._timed = source.event_time
         self._names = list(node.schema.names)
 
-    def frame(self, firings: list[Fired], event_times: list[int] | None = None) -> pl.DataFrame:
+    def taken(self, firing: Fired) -> Fired:
+        """Nobody changes a firing."""
+        return firing
+
+    def frame_of_taken(self, firings: list[Fired], event_times: list[int] | None = None) -> pl.DataFrame:
         """One row per firing, in order."""
         results: list[pl.DataFrame] = []
         start = rows = 0
