@@ -17,6 +17,7 @@ from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.errors import PipelineError, UserCodeError
 from penstock.process_functions import (
     KeyedProcess,
+    ListState,
     MapState,
     OperatorListState,
     OutputTag,
@@ -470,3 +471,39 @@ def test_a_timer_says_which_clock_it_went_by():
     harness.processing_time(60)
     harness.frame(frame_of([("a", 52, 1)]))
     assert [row["what"] for row in harness.output()] == ["None", "event", "None", "processing", "None"]
+
+
+@dataclasses.dataclass
+class Pad:
+    numbers: list[int]
+
+
+class FillingLater(KeyedProcess[Row, Seen]):
+    """Changes what it got from its states when it has set a timer, the first one of its key group."""
+
+    value = ValueState(Pad)
+    items = ListState(Pad)
+    entries = MapState(str, Pad)
+
+    def on_row(self, row, ctx):
+        pads = [Pad([]) for _ in range(3)]
+        self.value.set(pads[0])
+        self.items.add(pads[1])
+        self.entries.set("one", pads[2])
+        ctx.delete_processing_timer(ctx.processing_time)
+        ctx.event_timer(ctx.timestamp)
+        for pad in pads:
+            pad.numbers.append(row.value)
+
+    def on_timer(self, at, ctx):
+        found = [self.value.get(), *self.items.get(), *self.entries.values()]
+        ctx.emit(Seen(ctx.key, "timer", sum(sum(pad.numbers) for pad in found if pad is not None)))
+
+
+def test_what_a_row_changes_in_place_when_it_has_set_a_timer_is_kept():
+    """The first timer of a key group looks what the database has: what the row has in hand is not written before it ends."""
+    harness = OperatorHarness(keyed_node(FillingLater()), parallelism=1, max_parallelism=GROUPS)
+    harness.frame(frame_of([(key, 1, 5) for key in "abcdefgh"]))
+    restored = harness.restored(harness.snapshot())
+    restored.watermark(10)
+    assert [row["number"] for row in restored.output()] == [15] * 8

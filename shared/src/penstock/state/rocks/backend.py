@@ -235,8 +235,8 @@ class KeyedRocksBackend:
         """Of the states with a time to live."""
         self._cleaned = b""
         """Up to where they were cleaned."""
-        self.event_timers = RocksTimers(self._store, EVENT_SLOT, self._places, self.flush)
-        self.processing_timers = RocksTimers(self._store, PROCESSING_SLOT, self._places, self.flush)
+        self.event_timers = RocksTimers(self._store, EVENT_SLOT, self._places, self._write)
+        self.processing_timers = RocksTimers(self._store, PROCESSING_SLOT, self._places, self._write)
 
     def bind(self, declaration: State, description: Mapping[str, Any] | None = None) -> State:
         """The state that stands in for a declaration; `description` is what `describe_states` says of it."""

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, Final
 
 from penstock.state.rocks.layout import HEADER_BYTES, Places, end_of, slot_bytes, time_bytes, time_of
-from penstock.state.rocks.store import RocksStore
+from penstock.state.rocks.store import Changes, RocksStore
 
 HEAD: Final = 128
 """Timers of a key group that are read at once."""
@@ -45,16 +45,17 @@ class RocksTimers:
         store: where they stand.
         slot: under which they stand.
         places: of keys.
-        flush: writes what `changes` holds, and more, to the database.
+        write: writes to the database. Only `changes` are written here: this may be in the midst of a row, whose
+            function has values of states in hand that it is going to change.
     """
 
-    def __init__(self, store: RocksStore, slot: int, places: Places, flush: Callable[[], None]) -> None:
+    def __init__(self, store: RocksStore, slot: int, places: Places, write: Callable[[Changes], None]) -> None:
         self.changes: dict[bytes, bytes | None] = {}
         """What the database does not know yet."""
         self._store = store
         self._slot = slot_bytes(slot)
         self._places = places
-        self._flush = flush
+        self._write = write
         self._groups: dict[bytes, _Group] = {}
         self._heads: list[tuple[bytes, bytes]] = []
         """Of each key group that has timers its first entry and its name, and perhaps former first ones."""
@@ -100,7 +101,9 @@ class RocksTimers:
     def _read_on(self, name: bytes, group: _Group) -> None:
         """Take the next timers of a key group into memory."""
         assert group.beyond is not None
-        self._flush()
+        if self.changes:
+            self._write(self.changes)
+            self.changes.clear()
         found = self._store.scan(group.beyond, end_of(group.prefix))
         group.first = [entry for entry, _ in islice(found, HEAD)]
         following = next(found, None)
