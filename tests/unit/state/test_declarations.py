@@ -6,7 +6,7 @@ import dataclasses
 import subprocess
 import sys
 from datetime import datetime, timedelta
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypedDict, TypeVar
 
 import msgspec
 import pytest
@@ -151,6 +151,26 @@ def record(name, *fields):
 OLD = record("Old", ("a", int), ("b", list[str]))
 
 
+class Pair(NamedTuple):
+    a: int
+    b: int
+
+
+class Turned(NamedTuple):
+    b: int
+    a: int
+
+
+class Shaped(TypedDict):
+    a: int
+    b: str
+
+
+class Reshaped(TypedDict):
+    a: str
+    b: str
+
+
 @pytest.mark.parametrize(
     "new",
     [
@@ -175,12 +195,20 @@ def test_compatible_changes_of_a_record(new):
         (dict[str, int], dict[str, float], r"holds dict\[str, int\], the pipeline declares dict\[str, float\]"),
         (int | None, int, r"holds int \| none"),
         (datetime, int, "holds datetime"),
+        (Pair, Turned, r"holds Pair\(a: int, b: int\)"),
+        (Shaped, Reshaped, r"holds Shaped\(a: int, b: str\)"),
     ],
 )
 def test_incompatible_changes_name_operator_state_and_both_types(old, new, message):
     """A changed type is never read as something else."""
     with pytest.raises(IncompatibleStateError, match=f"operator 'op', {message}|{message}"):
         check_states("op", described(old), described(new))
+
+
+@pytest.mark.parametrize(("old", "new"), [("namedtuple", Pair), ("typeddict", Shaped)])
+def test_what_former_versions_said_of_named_tuples_and_typed_dicts_is_read(old, new):
+    """They named no fields; whether a value fits is found when it is read."""
+    assert check_states("op", {"state": {"kind": "value", "value": old}}, described(new)) == []
 
 
 def test_a_changed_kind_is_incompatible_and_a_removed_state_is_named():

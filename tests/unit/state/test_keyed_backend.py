@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from typing import Any, TypedDict
 
 import msgspec
 import numpy as np
@@ -214,6 +215,82 @@ def test_a_value_of_another_type_is_refused_when_it_is_set(write, message):
     """It would be written into the snapshot and only fail when that is restored."""
     with pytest.raises(UserCodeError, match=message):
         write(Bound().at("a"))
+
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@dataclasses.dataclass
+class OtherItem(Item):
+    """More than an `Item`; what a snapshot has of it would come back as one."""
+
+    more: int = 0
+
+
+class Shaped(TypedDict):
+    name: str
+
+
+class Parts(KeyedProcess[Item, Item]):
+    day = ValueState(date)
+    days = ListState(date | None)
+    record = ValueState(Item)
+    numbers = ValueState(list[int])
+    pair = ReducingState(max, tuple[int, str])
+    by_name = MapState(str, dict[str, float])
+    anything = ValueState(Any)
+    shaped = ValueState(Shaped)
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda s: s.day.set(NOON), r"state 'day' holds date, but was given datetime\.datetime"),
+        (lambda s: s.days.add(NOON), r"state 'days' holds datetime\.date \| None, but was given datetime\.datetime"),
+        (lambda s: s.record.set(OtherItem("x", [])), r"state 'record' holds Item, but was given OtherItem\("),
+        (lambda s: s.shaped.set(5), "state 'shaped' holds Shaped, but was given 5"),
+    ],
+)
+def test_a_value_of_a_derived_class_that_is_more_is_refused(write, message):
+    """A moment is no date, though datetime is derived from date; a record would lose what its class added."""
+    with pytest.raises(UserCodeError, match=message):
+        write(Bound(Parts).at("a"))
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (
+            lambda s: s.record.set(Item("x", [1])),
+            "state 'record' holds Item, but was given .*Expected `str`, got `int`",
+        ),
+        (lambda s: s.record.set(Item(None, [])), "state 'record' holds Item.*Expected `str`, got `None`"),
+        (
+            lambda s: s.numbers.set([1.5]),
+            r"state 'numbers' holds list\[int\], but was given \[1\.5\], which is not one",
+        ),
+        (lambda s: s.pair.add((1,)), "state 'pair' holds .*length 2, got 1"),
+        (lambda s: s.by_name.set("x", {1: 1.0}), "state 'by_name' holds .*Expected `str`, got `int`"),
+        (lambda s: s.shaped.set({"name": 5}), "state 'shaped' holds Shaped.*Expected `str`, got `int`"),
+    ],
+)
+def test_a_snapshot_that_could_not_be_restored_is_not_written(write, message):
+    """A part of a value is of another type than was declared: it is named, and what was saved before stays the newest."""
+    states = Bound(Parts).at("a")
+    write(states)
+    with pytest.raises(UserCodeError, match=message):
+        list(states.backend.freeze().segments())
+
+
+def test_values_of_any_shape_come_back():
+    """A dictionary with named entries, and what is declared as anything that can be written."""
+    states = Bound(Parts).at("a")
+    states.shaped.set({"name": "x"})
+    states.anything.set([1, {"a": None}])
+    states.day.set(NOON.date())
+    restored = states.again(Parts).at("a")
+    assert (restored.shaped.get(), restored.anything.get()) == ({"name": "x"}, [1, {"a": None}])
+    assert restored.day.get() == NOON.date()
 
 
 def test_scalars_of_numpy_are_stored_as_the_values_that_they_are():

@@ -501,7 +501,7 @@ class FillingLater(KeyedProcess[Row, Seen]):
 
 
 def test_what_a_row_changes_in_place_when_it_has_set_a_timer_is_kept():
-    """The first timer of a key group looks what the database has: what the row has in hand is not written before it ends."""
+    """The first timer of a key group looks what the database has; what the row has in hand is written when it ends."""
     harness = OperatorHarness(keyed_node(FillingLater()), parallelism=1, max_parallelism=GROUPS)
     harness.frame(frame_of([(key, 1, 5) for key in "abcdefgh"]))
     restored = harness.restored(harness.snapshot())

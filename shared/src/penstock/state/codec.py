@@ -1,7 +1,8 @@
 """Values of one declared type as msgpack bytes: encoded, decoded, copied, and checked when they are set.
 
 Values are checked where the user sets them, because a value of another type would be written into a snapshot without
-complaint and only fail when that snapshot is restored.
+complaint and only fail when that snapshot is restored, which nothing could mend then. There the class is looked at; what
+is in a list, a dict or a record may be of another type, too, and may change later: it is read back where it is written.
 """
 
 from __future__ import annotations
@@ -43,17 +44,32 @@ class ValueCodec:
         """The class that needs no further check."""
         self.immutable = _is_immutable(hint)
         """Whether values cannot be changed in place."""
+        self._has_parts = not _IMMUTABLE.issuperset(self._accepted or (object,))
 
     def encode(self, value: Any) -> bytes:
-        """The msgpack bytes of a value.
+        """The msgpack bytes of a value, from which it can be read again.
 
         Raises:
-            UserCodeError: some part of it cannot be stored.
+            UserCodeError: some part of it cannot be stored, or is of another type than was declared.
         """
+        data = self._written(value)
+        if self._has_parts:
+            self._read_back(value, data)
+        return data
+
+    def _written(self, value: Any) -> bytes:
         try:
             return self._encode(value)
         except (TypeError, OverflowError, UnicodeError, msgspec.EncodeError) as error:
             raise UserCodeError(f"{self._where}: the value {value!r} cannot be stored: {error}") from error
+
+    def _read_back(self, value: Any, data: bytes) -> Any:
+        try:
+            return self._decode(data)
+        except msgspec.MsgspecError as error:
+            raise UserCodeError(
+                f"{self._where} holds {type_name(self._hint)}, but was given {value!r}, which is not one: {error}"
+            ) from error
 
     def decode(self, data: bytes) -> Any:
         """The value of `encode`'s bytes.
@@ -70,7 +86,7 @@ class ValueCodec:
 
     def copy(self, value: Any) -> Any:
         """An independent copy."""
-        return value if self.immutable else self.decode(self.encode(value))
+        return value if self.immutable else self._read_back(value, self._written(value))
 
     def checked(self, value: Any) -> Any:
         """A value that is not of class `exact`, a numpy scalar as Python has it.
@@ -82,12 +98,19 @@ class ValueCodec:
         accepted = self._accepted
         if accepted is None:
             return value
-        if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
+        if not isinstance(value, accepted) or (value.__class__ not in accepted and _is_more(value, accepted)):
             self._refuse(value)
         return value
 
     def _refuse(self, value: Any) -> NoReturn:
         raise UserCodeError(f"{self._where} holds {type_name(self._hint)}, but was given {value!r}")
+
+
+def _is_more(value: Any, accepted: tuple[type, ...]) -> bool:
+    """Whether a value of a derived class is another one, or has more fields, than what would be read: one of its base."""
+    if isinstance(value, datetime):
+        return datetime not in accepted  # but date, from which it is derived
+    return isinstance(value, bool | msgspec.Struct) or dataclasses.is_dataclass(value)
 
 
 def _plain_part(value: Any) -> Any:
@@ -106,6 +129,10 @@ def type_name(hint: Any) -> str:
 def _classes(hint: Any) -> tuple[type, ...] | None:
     """The classes whose instances are accepted for `hint`, None if that cannot be told by the class alone."""
     origin = typing.get_origin(hint)
+    if hint is Any:
+        return None
+    if typing.is_typeddict(hint):
+        return (dict,)
     if isinstance(hint, typing.NewType):
         return _classes(hint.__supertype__)
     if origin is typing.Annotated:

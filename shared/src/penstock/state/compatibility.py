@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from penstock.errors import IncompatibleStateError
+
+_WITHOUT_FIELDS: Final = ("namedtuple", "typeddict")
+"""What former versions said of such types: nothing of their fields. What does not fit is found when a value is read."""
 
 
 def check_states(operator: str, stored: Mapping[str, Any], declared: Mapping[str, Any]) -> list[str]:
@@ -35,7 +38,7 @@ def _incompatible(operator: str, name: str, old: str, new: str) -> IncompatibleS
 
 
 def _readable(old: Any, new: Any) -> bool:
-    if old == new:
+    if old == new or (old in _WITHOUT_FIELDS and isinstance(new, dict) and "struct" in new):
         return True
     if not isinstance(old, dict) or not isinstance(new, dict):
         return isinstance(new, dict) and any(_readable(old, part) for part in _parts(new))

@@ -426,7 +426,7 @@ def _describe_info(info: Any, where: str, above: tuple[Any, ...]) -> Any:
                 f"state {where}: values of type {getattr(info, 'cls', 'Raw')!r} cannot be stored; use scalars, "
                 "dataclasses, msgspec.Structs, lists and dicts"
             )
-        case inspect.StructType() | inspect.DataclassType():
+        case inspect.StructType() | inspect.DataclassType() | inspect.TypedDictType() | inspect.NamedTupleType():
             if info.cls in above:
                 return {"recursive": info.cls.__name__}
             return _describe_record(info, where, (*above, info.cls))
@@ -447,6 +447,8 @@ def _describe_info(info: Any, where: str, above: tuple[Any, ...]) -> Any:
 
 
 def _describe_record(info: Any, where: str, above: tuple[Any, ...]) -> dict[str, Any]:
+    from msgspec import inspect
+
     fields = [
         {
             "name": field.encode_name,
@@ -456,7 +458,7 @@ def _describe_record(info: Any, where: str, above: tuple[Any, ...]) -> dict[str,
         for field in info.fields
     ]
     described: dict[str, Any] = {"struct": info.cls.__name__, "fields": fields}
-    if getattr(info, "array_like", False):
+    if getattr(info, "array_like", isinstance(info, inspect.NamedTupleType)):
         described["array_like"] = True
     if getattr(info, "tag", None) is not None:
         described["tag"] = info.tag
