@@ -77,6 +77,10 @@ BUILT = [
           ("Bad.on_row yields", "ctx.emit(row)")),
     Wrong("on_row is async", process("async def on_row(self, row, ctx):\n    ctx.emit(row)"),
           ("Bad.on_row is async", "write it with def")),
+    Wrong("open is async", process("async def open(self, context):\n    pass\ndef on_row(self, row, ctx):\n    pass"),
+          ("Bad.open is async", "write it with def")),
+    Wrong("close yields", process("def close(self):\n    yield\ndef on_row(self, row, ctx):\n    pass"),
+          ("Bad.close yields", "nothing of it runs")),
     Wrong("neither on_row nor on_batch", process("def on_rows(self, row, ctx):\n    pass"),
           ("class Bad has no on_row(self, row, ctx)", "no on_batch(self, frame, ctx)", "'on_rows' is called by nobody")),
     Wrong("both on_row and on_batch", process(

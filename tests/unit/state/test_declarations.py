@@ -128,6 +128,8 @@ def test_state_outside_a_pipeline_says_so():
         Fraud().last.get()
     with pytest.raises(UsageError, match="state 'seen'"):
         Fraud().seen.set("a", 1)
+    with pytest.raises(UsageError, match=r"made in a method.*declare it in the class.*name = ValueState\("):
+        ValueState(int).get()
 
 
 def test_a_time_to_live_is_a_positive_duration():

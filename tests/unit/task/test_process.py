@@ -473,6 +473,46 @@ def test_a_timer_says_which_clock_it_went_by():
     assert [row["what"] for row in harness.output()] == ["None", "event", "None", "processing", "None"]
 
 
+FIRST = to_micros(datetime.min.replace(tzinfo=UTC))
+
+
+def test_no_watermark_is_seen_before_the_first_moment_of_a_datetime():
+    """That of a row of the year 1, the zero of some languages, is before what a datetime can hold."""
+
+    class Marks(KeyedProcess[Row, Seen]):
+        def on_row(self, row, ctx):
+            ctx.emit(Seen(ctx.key, str(ctx.watermark), 0))
+
+    class MarksOfBatches(KeyedProcess[Row, Seen]):
+        def on_batch(self, frame, ctx):
+            marks = [str(mark) for mark in ctx.watermarks]
+            return pl.DataFrame({"key": frame["key"], "what": marks, "number": [0] * frame.height})
+
+    marked = frame_of([("a", FIRST, 1), ("a", FIRST + 1, 1)]).with_columns(pl.Series(WATERMARK, [FIRST - 1, FIRST]))
+    for process in (Marks(), MarksOfBatches()):
+        harness = OperatorHarness(keyed_node(process))
+        harness.frame(marked)
+        assert [row["what"] for row in harness.output()] == ["None", "0001-01-01 00:00:00+00:00"]
+
+
+@pytest.mark.parametrize("at", [None, 1_700_000_000, datetime(2026, 1, 1)], ids=str)  # noqa: DTZ001 (what is tested)
+@pytest.mark.parametrize("set_or_delete", ["event_timer", "processing_timer", "delete_event_timer"])
+def test_a_timer_for_no_moment_names_the_method_and_its_row(set_or_delete, at):
+    """As whatever else the function does wrong."""
+
+    class Wrong(KeyedProcess[Row, Seen]):
+        def on_row(self, row, ctx):
+            getattr(ctx, set_or_delete)(at)
+
+        def on_timer(self, at, ctx): ...
+
+    harness = OperatorHarness(keyed_node(Wrong()))
+    with pytest.raises(
+        UserCodeError, match=r"Wrong\.on_row raised .*a timer is set for a moment: .*; row: Row\(key='a'"
+    ):
+        harness.frame(frame_of([("a", 1, 1)]))
+
+
 @dataclasses.dataclass
 class Pad:
     numbers: list[int]

@@ -62,6 +62,9 @@ def check_methods(process: AnyProcess, *, event_time: bool) -> None:
         if method in methods:
             check = _check_is_called if method == "on_batch" else _check_gives_nothing
             check(f"{name}.{method}", methods[method])
+    for method in ("open", "close"):
+        if method in methods:
+            _check_runs(f"{name}.{method}", methods[method])
     if isinstance(process, BROADCAST):
         _check_sides(name, methods, declared_states(process))
     _check_timers(name, methods, event_time=event_time)
@@ -149,9 +152,19 @@ def _read_of(method: Callable[..., Any], names: list[str]) -> set[str]:
 # -- rows that go nowhere -----------------------------------------------------------------------------------------------
 
 
-def _check_is_called(where: str, method: Callable[..., Any]) -> None:
+def _check_runs(where: str, method: Callable[..., Any]) -> None:
+    _refuse_async(where, method)
+    if inspect.isgeneratorfunction(method):
+        raise PipelineError(f"process: {where} yields, and so nothing of it runs; write it without yield")
+
+
+def _refuse_async(where: str, method: Callable[..., Any]) -> None:
     if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
         raise PipelineError(f"process: {where} is async, and nobody awaits it; write it with def")
+
+
+def _check_is_called(where: str, method: Callable[..., Any]) -> None:
+    _refuse_async(where, method)
     if inspect.isgeneratorfunction(method):
         raise PipelineError(
             f"process: {where} yields, and nobody takes what it yields; give several frames with ctx.emit(frame)"
@@ -160,8 +173,7 @@ def _check_is_called(where: str, method: Callable[..., Any]) -> None:
 
 def _check_gives_nothing(where: str, method: Callable[..., Any]) -> None:
     emit = "rows are sent on with ctx.emit(row)"
-    if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
-        raise PipelineError(f"process: {where} is async, and nobody awaits it; write it with def")
+    _refuse_async(where, method)
     if inspect.isgeneratorfunction(method):
         raise PipelineError(f"process: {where} yields, and nobody takes what it yields; {emit}")
     returned = _returned(method)

@@ -45,8 +45,14 @@ class State(ABC):
         self.name = name
 
     def _unbound(self) -> NoReturn:
+        if not self.name:
+            kind = type(self).__name__
+            raise UsageError(
+                f"a {kind} was made in a method, where it belongs to no operator; declare it in the class, beside the "
+                f"methods: name = {kind}(...)"
+            )
         raise UsageError(
-            f"state {self.name or type(self).__name__!r} was used outside a running pipeline; it exists only in the "
+            f"state {self.name!r} was used outside a running pipeline; it exists only in the "
             "methods of a process that Penstock runs, such as on_row (penstock.testing runs one in a test)"
         )
 

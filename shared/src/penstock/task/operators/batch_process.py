@@ -28,12 +28,14 @@ from penstock.task.operator import Output
 from penstock.task.operators.batch_timers import CallTimers, by_watermark, calls
 from penstock.task.operators.process import (
     FIRINGS_AT_ONCE,
+    FIRST_MOMENT_US,
     FLUSH_ROWS,
     KeyedProcessOperator,
     ProcessBase,
     ProcessOperator,
     Run,
     carried_watermarks,
+    timer_us,
 )
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK, from_micros, to_micros
 
@@ -139,7 +141,7 @@ class BatchRun:
     @cached_property
     def watermarks(self) -> pl.Series:
         marks = pl.Series("watermark", self._reached())
-        return marks.set(marks == MIN_WATERMARK, None).clip(upper_bound=_LAST_MOMENT_US).cast(_TIME)
+        return marks.set(marks < FIRST_MOMENT_US, None).clip(upper_bound=_LAST_MOMENT_US).cast(_TIME)
 
     def _reached(self) -> NDArray[np.int64]:
         """The watermark at each row."""
@@ -187,7 +189,7 @@ class KeyedBatchRun(BatchRun):
 
     def _each(self, change: Callable[[Any, int], None], keys: pl.Series, at: pl.Series | datetime) -> None:
         of = self._batch.of(keys)
-        times = repeat(to_micros(at), len(of)) if isinstance(at, datetime) else _micros(at)
+        times = repeat(timer_us(at), len(of)) if isinstance(at, datetime) else _micros(at)
         if isinstance(at, pl.Series) and len(at) != len(of):
             raise UserCodeError(f"timers: {len(at)} times were given for {len(of)} keys")
         for key, time in zip(of, times, strict=True):

@@ -58,6 +58,7 @@ FIRINGS_AT_ONCE: Final = 1_000
 """Timers that fire before others may run."""
 RENEWALS_AT_THE_END: Final = 100
 _LAST_MOMENT: Final = datetime.max.replace(tzinfo=UTC)
+FIRST_MOMENT_US: Final = to_micros(datetime.min.replace(tzinfo=UTC))
 
 
 @dataclass
@@ -97,6 +98,14 @@ class _EndOfTime:
         over = self._fired[key] > RENEWALS_AT_THE_END
         self.dropped += over
         return over
+
+
+def timer_us(at: datetime) -> int:
+    """The time of a timer; what is none is the function's own error, which is told with its row."""
+    try:
+        return to_micros(at)
+    except PipelineError as error:
+        raise ValueError(f"a timer is set for a moment: {error}") from None
 
 
 def _untaken(row: Any) -> NoReturn:
@@ -170,7 +179,7 @@ class Run(KeyCursor):
 
     @property
     def watermark(self) -> datetime | None:
-        if self.watermark_us == MIN_WATERMARK:
+        if self.watermark_us < FIRST_MOMENT_US:  # also where a row is of the first moments that a datetime can hold
             return None
         return _LAST_MOMENT if self.watermark_us == MAX_WATERMARK else from_micros(self.watermark_us)
 
@@ -179,19 +188,19 @@ class Run(KeyCursor):
         return from_micros(self.now_us())
 
     def event_timer(self, at: datetime) -> None:
-        time = to_micros(at)
+        time = timer_us(at)
         self.timers.event_timers.set(self.key, time)
         if self.at_end is not None:
             self.at_end.renewed.add((self.key, time))
 
     def processing_timer(self, at: datetime) -> None:
-        self.timers.processing_timers.set(self.key, to_micros(at))
+        self.timers.processing_timers.set(self.key, timer_us(at))
 
     def delete_event_timer(self, at: datetime) -> None:
-        self.timers.event_timers.delete(self.key, to_micros(at))
+        self.timers.event_timers.delete(self.key, timer_us(at))
 
     def delete_processing_timer(self, at: datetime) -> None:
-        self.timers.processing_timers.delete(self.key, to_micros(at))
+        self.timers.processing_timers.delete(self.key, timer_us(at))
 
 
 class ProcessBase(PartwiseOperator):
