@@ -310,6 +310,15 @@ RUN = [
         bids.flat_map(noted, returns=Alert).write(sink)
         '''), ("flat_map", "row: Bid(auction=1, price=2.0",
             "the function: wrong.py, line 34")),
+    Wrong("a search that finds nothing", textwrap.dedent('''
+        names = [(2, "two")]
+        def named(bid: Bid) -> Alert:
+            return Alert(next(number for number, _ in names if number == bid.auction))
+        untimed.map(named).write(sink)
+        '''), ("named raised StopIteration", "row: Bid(auction=1, price=2.0")),
+    Wrong("a row that fails, and a close that cannot do without it", process(
+        "def on_row(self, row, ctx):\n    self.file = open('nowhere/at/all')\ndef close(self):\n    self.file.close()",
+        "keyed.process(Bad()).write(sink)"), ("Bad.on_row raised FileNotFoundError", "nowhere/at/all")),
     Wrong("a timer at a number", process(
         "def on_row(self, row, ctx):\n    ctx.event_timer(1.5)\ndef on_timer(self, at, ctx):\n    pass",
         "keyed.process(Bad()).write(sink)"), ("1.5 is no moment", "datetime(..., tzinfo=UTC)")),

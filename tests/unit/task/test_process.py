@@ -400,6 +400,19 @@ def test_what_user_code_raises_comes_with_method_and_row_or_key():
         harness.watermark(100)
 
 
+def test_what_close_raises_comes_with_the_process():
+    """Where nothing else has failed."""
+
+    class Wrong(Process[Row, Seen]):
+        def on_row(self, row, ctx): ...
+
+        def close(self):
+            raise KeyError("gone")
+
+    with pytest.raises(UserCodeError, match=r"process \(n1-process\): Wrong\.close raised KeyError: 'gone'"):
+        OperatorHarness.of_process(Wrong(), Row).close()
+
+
 def test_emitting_a_wrong_row_names_the_process():
     """The message says emit."""
 

@@ -107,6 +107,13 @@ def test_map_names_function_and_row_when_it_raises():
     assert isinstance(e.value.__cause__, ZeroDivisionError)
 
 
+def test_a_function_that_raises_stop_iteration_loses_no_row():
+    """`next()` of nothing does: it is an error of its row, and not the end of the rows."""
+    found = iter([Euro(0, 0.0), Euro(1, 1.0)])
+    with pytest.raises(UserCodeError, match=r"map \(n7-map\): .* raised StopIteration: ; row: Bid\(auction=2,"):
+        fed(MapRows(lambda bid: next(found), flat=False), bids(4, False), False)
+
+
 def test_a_callable_object_is_named_by_its_class():
     """Functions with state of their own."""
 

@@ -13,6 +13,8 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
+
 from penstock.protocol.frames import Channel
 from penstock.protocol.messages import OperatorMetrics, TaskProgress, TaskState, TaskStatus
 from penstock.protocol.outputs import OutputLedger
@@ -22,6 +24,8 @@ from penstock.task.environment import TaskEnvironment
 from penstock.task.exchange_io import CreditReport, ExchangeReader
 
 Work = Coroutine[Any, Any, None]
+
+_log = structlog.get_logger("penstock.task")
 
 
 @dataclass
@@ -69,8 +73,17 @@ class TaskLoop(ABC):
                     task.cancel()
             await self._finished()
             self.state = "finished"
-        finally:
+        except BaseException:
+            await self._close_behind_a_failure()
+            raise
+        await self._close()
+
+    async def _close_behind_a_failure(self) -> None:
+        """What closing raises would hide why the subtask fails, and is often but a consequence of it."""
+        try:
             await self._close()
+        except Exception as error:
+            _log.warning("closing raised behind a failure", error=f"{type(error).__name__}: {error}")
 
     async def _open(self) -> None:
         """Before anything runs."""

@@ -273,9 +273,15 @@ class ProcessBase(PartwiseOperator):
         return with_watermarks(frame, marks, MIN_WATERMARK, MAX_WATERMARK, every_row=self._carries)
 
     def close(self) -> None:
-        if self._opened:
-            self._opened = False
+        if not self._opened:
+            return
+        self._opened = False
+        try:
             self._process.close()
+        except PenstockError:
+            raise
+        except Exception as error:  # whatever the user's function raises
+            raise UserCodeError(f"{self._where}.close raised {type(error).__name__}: {error}") from error
 
 
 def carried_marks(frame: pl.DataFrame, run: Run) -> list[int]:

@@ -93,15 +93,17 @@ class MapOperator(PartwiseOperator):
             output.rows(pl.concat(parts).with_columns(frame[name] for name in hidden_of(frame)))
 
     def _mapped(self, chunk: pl.DataFrame) -> pl.DataFrame:
+        function, taken, row = self._function, self._writer.taken, None
         rows = self._reader.rows(chunk)
         results: list[Any] = []
         try:
-            results.extend(map(self._writer.taken, map(self._function, rows)))
+            # No map(function, rows): a StopIteration of the function, of next() perhaps, would end it like the last row.
+            for row in rows:
+                results.append(taken(function(row)))
         except PenstockError:
             raise
         except Exception as error:  # whatever the user's function raises
-            # list.extend keeps what it got before the error, so its length is the index of the row at fault.
-            raise raised(self._where, rows[len(results)], error) from error
+            raise raised(self._where, row, error) from error
         return written(self._writer, results, rows.__getitem__, self._function)
 
 
