@@ -146,3 +146,22 @@ class OneLater(One):
 def test_functions_may_give_one_object_again_and_again(stream, numbers):
     """What they return or yield is taken before they are called, or go on."""
     assert [n for _, n in told(stream().collect())] == numbers
+
+
+def one_again_and_again():
+    row = Plain(0, 0)
+    for row.n in range(1, 5):
+        yield row
+
+
+def one_dict_again_and_again():
+    row = {"key": 0}
+    for row["n"] in range(1, 5):
+        yield row
+
+
+@pytest.mark.parametrize("rows", [one_again_and_again, one_dict_again_and_again])
+def test_a_generator_may_give_one_object_again_and_again(rows):
+    """The same at the other end: rows that a source is given."""
+    read = Pipeline("rows").read(iterables.Source(rows, schema=Plain))
+    assert read.collect()["n"].to_list() == [1, 2, 3, 4]

@@ -152,15 +152,16 @@ class _Reader:
         self._pace.take(len(rows))
         return fetched
 
-    def _taken(self, count: int) -> list[Any]:
+    def _taken(self, count: int) -> list[tuple[Any, list[Any] | AttributeError]]:
+        """Rows and their values, which are taken at once: a generator may give one object again and again."""
         deadline = self._now_ms() + _SLICE_MS
-        rows: list[Any] = []
+        rows: list[tuple[Any, list[Any] | AttributeError]] = []
         try:
             while self._skip:
                 next(self._rows)
                 self._skip -= 1
             for row in itertools.islice(self._rows, count):
-                rows.append(row)
+                rows.append((row, self._values_of(row)))
                 if self._now_ms() >= deadline:
                     break
         except StopIteration:
@@ -170,20 +171,22 @@ class _Reader:
             raise UserCodeError(f"{where}: the iterable raised {type(error).__name__}: {error}") from error
         return rows
 
-    def _fetched(self, rows: list[Any], *, is_all: bool) -> Fetched:
+    def _values_of(self, row: Any) -> list[Any] | AttributeError:
         fields = self._builder.schema.fields
+        if isinstance(row, Mapping):
+            return [cast("Mapping[str, Any]", row).get(field.name, field.default) for field in fields]
+        try:
+            return [getattr(row, field.name) for field in fields]
+        except AttributeError as error:
+            return error
+
+    def _fetched(self, rows: list[tuple[Any, list[Any] | AttributeError]], *, is_all: bool) -> Fetched:
         good: list[int] = []
-        columns: list[list[Any]] = [[] for _ in fields]
+        columns: list[list[Any]] = [[] for _ in self._builder.schema.fields]
         bad: list[tuple[int, str]] = []
-        for index, row in enumerate(rows):
-            try:
-                values = (
-                    [cast("Mapping[str, Any]", row).get(field.name, field.default) for field in fields]
-                    if isinstance(row, Mapping)
-                    else [getattr(row, field.name) for field in fields]
-                )
-            except AttributeError as error:
-                bad.append((index, f"no row of the schema: {error}"))
+        for index, (_, values) in enumerate(rows):
+            if isinstance(values, AttributeError):
+                bad.append((index, f"no row of the schema: {values}"))
                 continue
             good.append(index)
             for column, value in zip(columns, values, strict=True):
@@ -192,7 +195,10 @@ class _Reader:
         bad = sorted([*bad, *((good[index], reason) for index, reason in wrong)])
         return Fetched(
             frame,
-            [BadRow(reason, repr(rows[index]).encode(), f"row {self._position + index + 1}") for index, reason in bad],
+            [
+                BadRow(reason, repr(rows[index][0]).encode(), f"row {self._position + index + 1}")
+                for index, reason in bad
+            ],
             is_all=is_all,
         )
 
