@@ -9,7 +9,19 @@ from typing import Any
 
 import pytest
 
-from penstock import OutputTag, Pipeline, PipelineError, col, count, every_rows, lit, tumbling
+from penstock import (
+    OperatorListState,
+    OutputTag,
+    Pipeline,
+    PipelineError,
+    Process,
+    UnionListState,
+    col,
+    count,
+    every_rows,
+    lit,
+    tumbling,
+)
 from penstock.connectors import collecting, iterables, kafka
 from penstock.errors import IncompatibleStateError
 from penstock.graph.describe import check_signature, state_signature
@@ -181,6 +193,27 @@ def test_a_changed_window_cannot_take_over_state():
     with pytest.raises(IncompatibleStateError, match=r"operator 'hot': its window changed from tumbling\('10s'\)"):
         check_signature("hot", old, new)
     check_signature("hot", old, old)
+
+
+def test_lists_without_key_are_compared_like_keyed_state():
+    """A list that becomes a union, or has another type, would be empty or something else; others come and go."""
+
+    def signed(declared: Any, name: str = "seen") -> str:
+        class Made(Process[Bid, Bid]):
+            def on_row(self, row: Bid, ctx: Any) -> None: ...
+
+        setattr(Made, name, declared)
+        declared.__set_name__(Made, name)
+        bids = Pipeline("a").read(iterables.Source([], schema=Bid, event_time="at"))
+        return state_signature(bids.process(Made())._node)
+
+    numbers = signed(OperatorListState(int))
+    with pytest.raises(IncompatibleStateError, match=r"'hot', state 'seen': the snapshot holds operator_list state"):
+        check_signature("hot", numbers, signed(UnionListState(int)))
+    with pytest.raises(IncompatibleStateError, match=r"'hot', state 'seen': the snapshot holds int, .* declares str"):
+        check_signature("hot", numbers, signed(OperatorListState(str)))
+    check_signature("hot", numbers, signed(OperatorListState(int | None)))
+    check_signature("hot", numbers, signed(OperatorListState(str), "another"))
 
 
 def test_other_aggregates_under_a_trigger_cannot_take_over_the_partials_of_a_window():

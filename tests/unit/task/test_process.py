@@ -360,6 +360,21 @@ def test_operator_lists_are_dealt_out_and_unions_given_to_all():
         assert sorted(bound["everyones"].get()) == ["subtask 0", "subtask 1", "subtask 2"]
 
 
+class Forgetful(Process[Row, Seen]):
+    mine = OperatorListState(int)
+
+    def on_row(self, row, ctx): ...
+
+
+def test_a_list_that_nobody_declares_any_more_is_named():
+    """As state of a key is: what is left behind is not lost silently."""
+    harness = OperatorHarness(keyed_node(Positions()))
+    harness.frame(frame_of([("a", 1, 5)]))
+    with structlog.testing.capture_logs() as logs:
+        OperatorHarness(keyed_node(Forgetful()), restored=harness.snapshot())
+    assert [(log["event"], log["state"]) for log in logs] == [("state_left_behind", "everyones")]
+
+
 class Life(KeyedProcess[Row, Seen]):
     events: list[str] = []  # noqa: RUF012 (shared on purpose)
 

@@ -44,6 +44,7 @@ from penstock.graph.logical import (
     Write,
 )
 from penstock.process_functions import describe_states
+from penstock.state.compatibility import check_states
 from penstock.times import format_duration
 from penstock.types import schema_to_json
 
@@ -284,13 +285,13 @@ def state_signature(node: Node) -> str:
 def check_signature(operator: str, stored: str, current: str) -> None:
     """Raise `IncompatibleStateError` naming the operator if state written under `stored` cannot be read now.
 
-    The states of a process function may evolve; whether they do so compatibly is checked by its operator when it is
-    opened, so only what surrounds them is compared here.
+    The states of a process function may evolve compatibly. Those of windows are the library's own: what of them it can
+    read is checked by its operator when it is opened, so only what surrounds them is compared here.
     """
     old, new = json.loads(stored), json.loads(current)
+    states = None
     if "states" in old and "states" in new:
-        old.pop("states", None)
-        new.pop("states", None)
+        states = old.pop("states"), new.pop("states")
         if "aggregates" not in old:
             new.pop("aggregates", None)  # of rows, which versions before kept, there is any aggregate
     for part in sorted(old.keys() | new.keys()):
@@ -299,6 +300,8 @@ def check_signature(operator: str, stored: str, current: str) -> None:
                 f"operator {operator!r}: its {part} changed from {old.get(part)} to {new.get(part)}, so its state cannot "
                 "be continued; undo the change, or give the operator another uid to start it with empty state"
             )
+    if states is not None and new["verb"] == "process":
+        check_states(operator, *states)
 
 
 def _keys(node: Node) -> list[dict[str, Any]]:

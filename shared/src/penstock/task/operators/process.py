@@ -36,6 +36,7 @@ from penstock.process_functions import OutputTag, check_process, input_methods
 from penstock.state.columns import key_values
 from penstock.state.declarations import declared_states, describe_states
 from penstock.state.hashing import key_group_of
+from penstock.state.keyed_backend import warn_left_behind
 from penstock.state.keyed_state import KeyCursor
 from penstock.state.operator_state import OperatorStates
 from penstock.task.keyed_states import KeyedBackend, keyed_backend
@@ -210,6 +211,7 @@ class ProcessBase(PartwiseOperator):
         process = cast("ProcessRows", node.operation).process
         check_process(process)
         self._declared = process
+        self._operator = node.operator_id
         self._name = type(process).__name__
         self._where = f"{node.verb} ({node.operator_id}): {self._name}"
         self._event_time = node.event_time
@@ -232,6 +234,11 @@ class ProcessBase(PartwiseOperator):
                 f"{self._where} cannot be copied for a subtask ({type(error).__name__}: {error}); create connections, "
                 "locks, files and the like in open(), not in __init__"
             ) from error
+
+    def _warn_of_lists(self, restored: RestoredState) -> None:
+        """Say which lists and broadcast states of a snapshot nobody declares any more."""
+        found = {*restored.lists, *restored.unions, *restored.broadcast}
+        warn_left_behind(self._operator, found - declared_states(self._declared).keys())
 
     def _open_process(self, context: OperatorContext) -> None:
         self._carries = self._run.carries = context.carries_watermarks
@@ -311,6 +318,7 @@ class ProcessOperator(ProcessBase):
         for name, bound in self._states.bound.items():
             object.__setattr__(self._process, name, bound)
         if restored is not None:
+            self._warn_of_lists(restored)
             self._states.restore(restored)
             self._run.watermark_us = self._run.mark = restored.uniform_watermark() or MIN_WATERMARK
         self._open_process(context)
@@ -363,7 +371,6 @@ class KeyedProcessOperator(ProcessBase):
             raise PipelineError(
                 f"{self._where} is a KeyedProcess on a stream without key; write .key_by(...) before it"
             )
-        self._operator = node.operator_id
         self._keys = source.schema.select(source.keys, "process")
         self._keys_of = [each.schema.select(each.keys, "process") for each in node.inputs]
         """Of each input, by the names that they have there."""
@@ -387,6 +394,7 @@ class KeyedProcessOperator(ProcessBase):
         self._watermarks = GroupWatermarks(context, self._keys.names, restored)
         self._run.watermark_us = self._run.mark = self._watermarks.current
         if restored is not None:
+            self._warn_of_lists(restored)
             self._backend.restore(restored.keyed)
         self._open_process(context)
 
