@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from window_cases import GROUPS, KEYS, Batch, Mark, Restore, frame_of, group_of, histories
 
+from penstock import Pipeline
 from penstock.batches import EVENT_TIME, WATERMARK
+from penstock.connectors import kafka
 from penstock.errors import PipelineError, UserCodeError
 from penstock.process_functions import (
     KeyedProcess,
@@ -26,7 +28,8 @@ from penstock.process_functions import (
     ValueState,
 )
 from penstock.protocol.keygroups import key_group_range, subtask_of
-from penstock.task.operators.process import RENEWALS_AT_THE_END
+from penstock.task.operators.process import FIRINGS_AT_ONCE, RENEWALS_AT_THE_END
+from penstock.testing import elapse, run_pipeline
 from penstock.testing.harness import OperatorHarness, process_node
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK, from_micros, to_micros
 
@@ -358,6 +361,44 @@ def test_operator_lists_are_dealt_out_and_unions_given_to_all():
     assert sorted(lists[0]["mine"].get() + lists[1]["mine"].get()) == list(range(7))
     for bound in lists:
         assert sorted(bound["everyones"].get()) == ["subtask 0", "subtask 1", "subtask 2"]
+
+
+class Alarm(KeyedProcess[Row, Seen]):
+    def on_row(self, row, ctx):
+        ctx.processing_timer(from_micros(row.value))
+        ctx.emit(Seen(ctx.key, "row", row.value))
+
+    def on_timer(self, at, ctx):
+        ctx.emit(Seen(ctx.key, "timer", to_micros(at)))
+
+
+def test_many_due_processing_timers_fire_in_parts_in_order_of_time():
+    """As rows that make many event timers due: what is left is done before anything else is asked for."""
+    harness = OperatorHarness(keyed_node(Alarm()))
+    harness.frame(frame_of([(str(number), 1, 3_000 - number) for number in range(2_500)]))
+    (operator,) = harness.operators
+
+    def fired():
+        return [row["number"] for row in harness.output() if row["what"] == "timer"]
+
+    operator.on_processing_time(5_000, harness.collected)
+    assert fired() == list(range(501, 501 + FIRINGS_AT_ONCE))
+    assert operator.go_on()
+    assert fired() == list(range(501, 501 + 2 * FIRINGS_AT_ONCE))
+    harness.frame(frame_of([("last", 1, 9_000)]))
+    assert fired() == list(range(501, 3_001))
+    assert harness.output()[-1]["what"] == "row"
+
+
+def test_no_row_comes_between_processing_timers_that_are_due_together():
+    """However many there are: a clock that has moved on has passed them all."""
+    rows = [Row(str(number), number) for number in range(2_500)]
+    p = Pipeline("alarms")
+    read = p.read(kafka.Source("rows", schema=Row)).key_by("key")
+    read.process(Alarm()).write(kafka.Sink("seen", key="key"))
+    found = run_pipeline(p, [*rows, elapse("1h"), Row("last", 0)], batch=2_501, now=from_micros(0))
+    assert [row["what"] for row in found].index("timer") == 2_500
+    assert [row["key"] for row in found].index("last") == 5_000
 
 
 class Forgetful(Process[Row, Seen]):

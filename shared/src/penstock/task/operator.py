@@ -146,10 +146,10 @@ class Operator(ABC):
         self.process(frame, output)
 
     def go_on(self) -> bool:
-        """Do a part of what the last `process` has left, for some milliseconds; whether more is left.
+        """Do a part of what the last `process`, or `on_processing_time`, leaves, for some milliseconds; whether more is.
 
-        Rows leave some that go through a function of the user, that make many timers due, and behind which much is to be
-        merged. Whatever else the operator is asked for finishes it first, or does without it.
+        A batch leaves some that goes through a function of the user, that makes many timers due (as a clock does), or behind
+        which much is to be merged. Whatever else the operator is asked for finishes it first, or does without it.
         """
         return False
 
@@ -198,10 +198,10 @@ class Operator(ABC):
 
 
 class PartwiseOperator(Operator):
-    """An operator that takes a batch in parts, between which others run: who knows how long the user's function takes."""
+    """An operator that does its work in parts, between which others run: who knows how long the user's function takes."""
 
     _left: Iterator[None] = iter(())
-    """The parts of the last batch that are left."""
+    """The parts of the last batch, or of what the clock has made due, that are left."""
 
     def take(self, parts: Iterator[None]) -> None:
         """Do the first part; others run before each of the others."""
@@ -213,7 +213,7 @@ class PartwiseOperator(Operator):
         return next(self._left, self) is not self
 
     def finish(self) -> None:
-        """Leave nothing of the rows that came before."""
+        """Leave nothing of what was begun before."""
         while self.go_on():
             pass
 

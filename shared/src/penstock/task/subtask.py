@@ -233,7 +233,7 @@ class SubtaskRunner(CheckpointedLoop):
             await self._coalesced(chain)
             if 0 < rows < FEW_ROWS and not self.inbox.ready(frames=True):
                 self._gather()
-            self._fire_timers(chain)
+            await self._fire_timers(chain)
             await self._end_or_rest(chain)
             self._flush_if_due()
             self.time_use.busy_us += self._micros() - started
@@ -272,10 +272,12 @@ class SubtaskRunner(CheckpointedLoop):
         waits = self._paused or self._exhausted or self._before_first or self._gathering
         return self._source is not None and self._takes_rows(chain) and not waits
 
-    def _fire_timers(self, chain: Chain) -> None:
+    async def _fire_timers(self, chain: Chain) -> None:
+        """Many may be due, above all when a job goes on: others run meanwhile, and a cancellation is heard."""
         now_us, timer = self._services.clock.now_us(), chain.next_timer_us()
         if timer is not None and timer <= now_us:
             chain.fire_timers(now_us)
+            await self._take_turns(chain)
 
     async def _end_or_rest(self, chain: Chain) -> None:
         """Say that the source is at its end, or that nothing comes for now, unless rows wait in an operator."""
@@ -294,7 +296,7 @@ class SubtaskRunner(CheckpointedLoop):
         """Wait for the rows that wait in operators: the input has ended, and the barrier may be the last."""
         while chain.holds_rows():
             self.inbox.clear()
-            self._fire_timers(chain)
+            await self._fire_timers(chain)
             if chain.holds_rows():
                 await self._wait(chain)
 

@@ -221,6 +221,8 @@ class OperatorHarness:
             due = operator.next_timer_us()
             if due is not None and due <= self.now_us:
                 operator.on_processing_time(self.now_us, self.collected)
+                while operator.go_on():
+                    pass
 
     # -- snapshots ------------------------------------------------------------------------------------------------------
 

@@ -543,12 +543,18 @@ class KeyedProcessOperator(ProcessBase):
         Rows emitted there have the timer's time as event time, or the first that is not behind the watermark: a wall
         clock says nothing about the time of events, but it must not make rows late.
         """
-        self.finish()
-        run, timers = self._run, self._backend.processing_timers
+        self.take(self._fired_by_clock(now_us, output))
+
+    def _fired_by_clock(self, now_us: int, output: Output) -> Iterator[None]:
+        """Fire them; others may run where it yields."""
+        run = self._run
         run.time_domain = "processing"
-        for run.key, at in timers.due(now_us):
+        for number, (run.key, at) in enumerate(self._backend.processing_timers.due(now_us), 1):
             run.time = self._time_of_processing_timer(at)
             self._on_timer(at)
+            if number % FIRINGS_AT_ONCE == 0:
+                self._flush_some(output)
+                yield
         run.time_domain = None
         self._flush_last(output)
 
