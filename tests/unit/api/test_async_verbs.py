@@ -88,6 +88,7 @@ async def number(row: Row) -> int:
         (answer, {"retry_on": (KeyError, "text")}, "retry_on"),
         (answer, {"ordered": "no"}, "ordered"),
         (answer, {"on_error": 7}, "on_error"),
+        (answer, {"on_error": answer}, "on_error=answer is async, and nobody awaits it"),
     ],
 )
 def test_what_is_wrong_is_said_at_once(function, options, said):

@@ -421,7 +421,7 @@ async def cancels_itself(row: Number) -> Square:
     ("function", "said"),
     [
         (plain, r"it returned Square\(n=1, square=0\), which cannot be awaited"),
-        (nothing, "must return a Square, got None; a return is missing"),
+        (nothing, r"must return a Square, got None; a return is missing; row: Number\(n=1"),
         (cancels_itself, "was cancelled, and not by Penstock; row"),
     ],
 )

@@ -64,6 +64,16 @@ def awaited_class(function: Callable[[Any], Awaitable[Any]], returns: type[Any] 
     return returned_class(written, returns if returns is not None else promised, "map_async", many=False)
 
 
+def check_on_error(on_error: Callable[[Any, Exception], Any] | None) -> None:
+    """What it gives is the result itself; raises `PipelineError` where it would have to be awaited."""
+    called = on_error if inspect.isroutine(on_error) else type(on_error).__call__
+    if on_error is not None and inspect.iscoroutinefunction(called):
+        raise PipelineError(
+            f"map_async: on_error={function_name(on_error)} is async, and nobody awaits it; write it with def, or handle "
+            "the error in the function"
+        )
+
+
 def _promised(function: Any) -> Any:
     """`Output` of a function that is annotated `-> Awaitable[Output]` or the like."""
     try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
-from penstock.api.async_verbs import awaited_class, call_settings
+from penstock.api.async_verbs import awaited_class, call_settings, check_on_error
 from penstock.api.connected_streams import BroadcastConnectedStreams, BroadcastStream
 from penstock.api.joins import JoinWindow, On, in_time, join_node, join_time, lookup_join_node, regular_join_node
 from penstock.api.keyed_streams import KeyedStream, OverStream
@@ -252,6 +252,7 @@ class Stream(ColumnVerbs, Generic[T]):
         """
         settings = call_settings("map_async", capacity, timeout, retries, retry_delay, retry_on, ordered=ordered)
         row_type = awaited_class(function, returns)
+        check_on_error(on_error)
         node = self._derive(MapAsync(function, settings, on_error), schema_of(row_type, "map_async"), row_type)
         return Stream(self._pipeline, node)
 

@@ -27,7 +27,7 @@ from penstock.graph.logical import CallSettings, MapAsync, Node
 from penstock.state.segments import PENDING, decode_segment, encode_segment
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.async_calls import Call, Caller
-from penstock.task.operators.rowwise import ROWS_PER_CHUNK, function_name
+from penstock.task.operators.rowwise import ROWS_PER_CHUNK, function_name, written
 from penstock.task.rows import RowReader, RowWriter
 from penstock.times import MIN_WATERMARK
 
@@ -287,6 +287,7 @@ class MapAsyncOperator(AsyncOperator):
         super().__init__(node, where, operation.function, operation.calls, operation.on_error)
         self._reader = RowReader(source.schema, source.row_type)
         self._writer = RowWriter(node.schema, node.row_type, where)
+        self._function = operation.function
 
     def _calls(self, chunk: pl.DataFrame) -> Iterable[Call]:
         return [Call(chunk, index, 1, row) for index, row in enumerate(self._reader.rows(chunk))]
@@ -296,7 +297,8 @@ class MapAsyncOperator(AsyncOperator):
         super()._came(call)
 
     def _results(self, calls: Sequence[Call]) -> pl.DataFrame:
-        results = self._writer.frame_of_taken([call.result for call in calls])
+        answers = [call.result for call in calls]
+        results = written(self._writer, answers, lambda index: calls[index].argument, self._function)
         if not hidden_of(calls[0].chunk):
             return results
         hidden = [chunk.select(hidden_of(chunk))[[call.first for call in group]] for chunk, group in by_chunk(calls)]
