@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
 from typing import Any, TypedDict
 
 import msgspec
@@ -280,6 +281,41 @@ def test_a_snapshot_that_could_not_be_restored_is_not_written(write, message):
     write(states)
     with pytest.raises(UserCodeError, match=message):
         list(states.backend.freeze().segments())
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    number: int
+    price: Decimal
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "second"),
+    [
+        (float | None, 1.0, 1),
+        (float | str, -0.0, 0),
+        (tuple[int, float], (1, 2.0), (1, 2)),
+        (tuple[str, Decimal], ("a", Decimal("1.0")), ("a", Decimal("1.00"))),
+        (Place, Place(1, Decimal("2.5")), Place(1, Decimal("2.50"))),
+        (tuple[datetime, str], (NOON, "a"), (NOON.astimezone(timezone(timedelta(hours=2))), "a")),
+    ],
+)
+def test_equal_keys_of_a_map_are_one_entry(kind, first, second):
+    """However their parts are spelled, and wherever they are kept; a key that is none of them is another one."""
+
+    class Entries(KeyedProcess[Item, Item]):
+        entries = MapState(kind, int)
+
+    states = Bound(Entries).at("a")
+    states.entries.set(first, 1)
+    states = states.again(Entries).at("a")
+    assert states.entries.get(second) == 1
+    states.entries.set(second, 2)
+    states = states.again(Entries).at("a")
+    assert list(states.entries.items()) == [(first, 2)]
+    assert (states.entries.get(first), states.entries.get("another")) == (2, None)
+    states.entries.remove(first)
+    assert not list(states.entries.keys())
 
 
 def test_values_of_any_shape_come_back():

@@ -113,6 +113,11 @@ def _is_more(value: Any, accepted: tuple[type, ...]) -> bool:
     return isinstance(value, bool | msgspec.Struct) or dataclasses.is_dataclass(value)
 
 
+def is_scalar(hint: Any) -> bool:
+    """Whether values of this type are of one class, and have no parts."""
+    return isinstance(hint, type) and hint in _IMMUTABLE
+
+
 def _plain_part(value: Any) -> Any:
     """A part of a value that msgspec does not know."""
     found = plain(value)

@@ -8,6 +8,7 @@ of the object backend.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from decimal import Decimal
 from itertools import count, repeat
 from typing import Any, Final, cast
@@ -17,6 +18,7 @@ import polars as pl
 
 from penstock.arguments import plain
 from penstock.state.backend import ABSENT
+from penstock.state.codec import is_scalar
 from penstock.state.declarations import ListState, MapState, ReducingState, State, ValueState
 from penstock.state.keyed_state import Binding, StoredRow, array_of, items_of
 from penstock.state.rocks.layout import (
@@ -81,19 +83,46 @@ class MapKeys:
     def __init__(self, hint: Any) -> None:
         self._float = hint is float
         self._boolean = hint is bool
+        self._has_parts = not is_scalar(hint)
         self._encode = msgspec.msgpack.Encoder(enc_hook=plain, order="deterministic").encode
+        self._decode = msgspec.msgpack.Decoder(hint).decode
 
     def encode(self, key: Any) -> bytes:
         """The msgpack of a key in the one spelling of it."""
         kind = key.__class__
         if kind is str or kind is bytes:
             return self._encode(key)
+        if self._has_parts:
+            return self._encode(_spelled(msgspec.to_builtins(self._typed(key), builtin_types=_KEPT)))
         if isinstance(key, Decimal):
-            text = format(key, "f")
-            return self._encode(text.rstrip("0").rstrip(".") if "." in text else text)
+            return self._encode(_spelled(key))
         if self._float and isinstance(key, (int, float)):
             return self._encode(float(key) + 0.0)  # which turns -0.0 into 0.0
         return self._encode(int(key) if kind is bool and not self._boolean else key)
+
+    def _typed(self, key: Any) -> Any:
+        """With floats where floats are declared; what is none of the declared type is no key that there is."""
+        try:
+            return self._decode(self._encode(key))
+        except msgspec.MsgspecError:
+            return key
+
+
+_KEPT: Final = (bytes, datetime, Decimal)
+
+
+def _spelled(key: Any) -> Any:
+    """Numbers that are equal in one spelling, also as parts of a key."""
+    if isinstance(key, Decimal):
+        text = format(key, "f")
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    if isinstance(key, float):
+        return key + 0.0  # which turns -0.0 into 0.0
+    if isinstance(key, list | tuple):
+        return [*map(_spelled, cast("Sequence[Any]", key))]
+    if isinstance(key, dict):
+        return {name: _spelled(part) for name, part in cast("dict[Any, Any]", key).items()}
+    return key
 
 
 class RocksState:
