@@ -148,7 +148,7 @@ class Operator(ABC):
     def go_on(self) -> bool:
         """Do a part of what the last `process`, or `on_processing_time`, leaves, for some milliseconds; whether more is.
 
-        A batch leaves some that goes through a function of the user, that makes many timers due (as a clock does), or behind
+        Rows leave some that go through a function of the user, that make many timers due (as a clock does), and behind
         which much is to be merged. Whatever else the operator is asked for finishes it first, or does without it.
         """
         return False

@@ -6,6 +6,7 @@ young, which is half again as fast as making all of a batch first.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -69,52 +70,16 @@ def _fits(writer: RowWriter, result: Any) -> bool:
     return True
 
 
-class MapOperator(PartwiseOperator):
-    """`map`: one row in, one row out, which keeps the event time."""
+class _FunctionOperator(PartwiseOperator):
+    """A function that is called with each row."""
+
+    _verb: str
 
     def __init__(self, node: Node) -> None:
         operation = cast("MapRows", node.operation)
         source = node.inputs[0]
         self._function = operation.function
-        self._where = f"map ({node.operator_id}): {function_name(operation.function)}"
-        self._reader = RowReader(source.schema, source.row_type)
-        self._writer = RowWriter(node.schema, node.row_type, self._where)
-
-    def process(self, frame: pl.DataFrame, output: Output) -> None:
-        self.take(self._parts(frame, output))
-
-    def _parts(self, frame: pl.DataFrame, output: Output) -> Iterator[None]:
-        parts: list[pl.DataFrame] = []
-        for turn, chunk in enumerate(chunks_of(frame)):
-            if turn:
-                yield
-            parts.append(self._mapped(chunk))
-        if parts:
-            output.rows(pl.concat(parts).with_columns(frame[name] for name in hidden_of(frame)))
-
-    def _mapped(self, chunk: pl.DataFrame) -> pl.DataFrame:
-        function, taken, row = self._function, self._writer.taken, None
-        rows = self._reader.rows(chunk)
-        results: list[Any] = []
-        try:
-            # No map(function, rows): a StopIteration of the function, of next() perhaps, would end it like the last row.
-            for row in rows:
-                results.append(taken(function(row)))
-        except PenstockError:
-            raise
-        except Exception as error:  # whatever the user's function raises
-            raise raised(self._where, row, error) from error
-        return written(self._writer, results, rows.__getitem__, self._function)
-
-
-class FlatMapOperator(PartwiseOperator):
-    """`flat_map`: one row in, any number out, which keep its event time."""
-
-    def __init__(self, node: Node) -> None:
-        operation = cast("MapRows", node.operation)
-        source = node.inputs[0]
-        self._function = operation.function
-        self._where = f"flat_map ({node.operator_id}): {function_name(operation.function)}"
+        self._where = f"{self._verb} ({node.operator_id}): {function_name(operation.function)}"
         self._reader = RowReader(source.schema, source.row_type)
         self._writer = RowWriter(node.schema, node.row_type, self._where)
 
@@ -129,6 +94,37 @@ class FlatMapOperator(PartwiseOperator):
             parts.append(self._mapped(chunk))
         if parts:
             output.rows(pl.concat(parts))
+
+    @abstractmethod
+    def _mapped(self, chunk: pl.DataFrame) -> pl.DataFrame:
+        """What the function makes of some rows, with the hidden columns of the row that each came from."""
+
+
+class MapOperator(_FunctionOperator):
+    """`map`: one row in, one row out, which keeps the event time."""
+
+    _verb = "map"
+
+    def _mapped(self, chunk: pl.DataFrame) -> pl.DataFrame:
+        function, taken, row = self._function, self._writer.taken, None
+        rows = self._reader.rows(chunk)
+        results: list[Any] = []
+        try:
+            # No map(function, rows): a StopIteration of the function, of next() perhaps, would end it like the last row.
+            for row in rows:
+                results.append(taken(function(row)))
+        except PenstockError:
+            raise
+        except Exception as error:  # whatever the user's function raises
+            raise raised(self._where, row, error) from error
+        frame = written(self._writer, results, rows.__getitem__, self._function)
+        return frame.with_columns(chunk[name] for name in hidden_of(chunk))
+
+
+class FlatMapOperator(_FunctionOperator):
+    """`flat_map`: one row in, any number out, which keep its event time."""
+
+    _verb = "flat_map"
 
     def _mapped(self, chunk: pl.DataFrame) -> pl.DataFrame:
         results: list[Any] = []
