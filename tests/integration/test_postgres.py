@@ -236,7 +236,7 @@ async def test_a_server_that_was_away_costs_one_attempt(server: PostgresServer) 
     server.execute("select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid()")
     with pytest.raises(ExternalError):
         await client.ask([(1,)])
-    assert await client.ask([(1,)]) == [[b'{"label" : "x"}']]
+    assert await client.ask([(1,)]) == [[b'{"label":"x"}']]
     await client.close()
 
 
@@ -333,6 +333,28 @@ def test_changes_delete(server: PostgresServer) -> None:
     sums = sales_by_shop()
     assert min(sums.values()) >= 100
     assert dict(table.do("select * from {}")) == {shop: total for shop, total in sums.items() if shop > "s3"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "second"),
+    [
+        ("uuid", "A0EEBC999C0B4EF8BB6D6BB9BD380A11", "a0eebc999c0b4ef8bb6d6bb9bd380a11"),
+        ("char(4)", "a", "a "),
+        ("numeric", "1.0", "1"),
+    ],
+)
+async def test_texts_that_are_one_key(server: PostgresServer, kind: str, first: str, second: str) -> None:
+    """The last row of a key is there, also where the column takes several texts for one, or none if it was taken back."""
+    table = Table(server, f"label {kind} primary key, id bigint")
+    written(table, [Named(1, first), Named(2, second)], Named, key="label")
+    assert [number for (number,) in table.do("select id from {}")] == [2]
+
+    other, last = (digit * 32 if kind == "uuid" else digit for digit in "23")
+    rows = [(first, "3", False), (second, "4", True), (other, "5", True), (last, "6", False)]
+    frame = pl.DataFrame(rows, schema=["c:label", "c:id", "gone"], orient="row")
+    async with table.sink().target.connection() as connection, connection.transaction():
+        await table.sink(key="label")._writing().write(connection, [frame])
+    assert [number for (number,) in table.do("select id from {}")] == [6]
 
 
 def test_a_key_alone(server: PostgresServer) -> None:

@@ -221,6 +221,18 @@ def test_which_answers_pass(answer: str, passes: bool) -> None:
         raise error
 
 
+def test_a_key_of_another_node_says_that_it_is_a_cluster() -> None:
+    """Also within a pipeline, of whose error the client takes the word away."""
+    place = RedisPlace("redis.Lookup", "redis://h")
+    error = _AsyncRESP2Parser.parse_error("MOVED 866 10.0.0.7:7001")
+    error.args = ("Command # 1 (HMGET a b) of pipeline caused error: ('866 10.0.0.7:7001',)",)
+    with (
+        pytest.raises(PipelineError, match=r"^there: it is a Redis Cluster, .*10\.0\.0\.7:7001"),
+        place.errors("there: ", "look"),
+    ):
+        raise error
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [

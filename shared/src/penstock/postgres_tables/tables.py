@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 CONNECT_S: Final = 10
 _NAME: Final = re.compile(r"[^.\"\x00]+(\.[^.\"\x00]+)?")
-_PASSING: Final = ("08", "25006", "40", "53", "55", "57", "58")
-"""Beginnings of the codes of errors that may be over soon: connections, failovers, deadlocks, resources, restarts."""
+_PASSING: Final = ("08", "25006", "25P03", "25P04", "40", "53", "55", "57", "58")
+"""Beginnings of the codes of errors that may be over soon: connections, failovers, transactions that stood still or took
+too long, deadlocks, resources, restarts."""
 _TYPES: Final[Mapping[str, str]] = {
     "boolean": "boolean", "int8": "smallint", "int16": "smallint", "int32": "integer", "int64": "bigint",
     "uint8": "smallint", "uint16": "integer", "uint32": "bigint", "uint64": "numeric(20, 0)", "float32": "real",
@@ -111,16 +112,21 @@ class TablePlace:
     async def connect(
         self, options: str = "", name: str = "penstock", replication: str | None = None
     ) -> AsyncConnection[Any]:
-        """A connection that commits by itself, with texts of times as Penstock reads them; `replication`: see libpq."""
+        """A connection that commits by itself, with texts as Penstock reads and writes them, whatever the database's
+        encoding; `replication`: see libpq. Options in `url`, such as a `search_path`, hold unless they are those here."""
         from psycopg import AsyncConnection
+        from psycopg.conninfo import conninfo_to_dict
 
+        given = conninfo_to_dict(self.url.reveal()).get("options") or ""
+        own = " -c timezone=UTC -c intervalstyle=iso_8601 -c datestyle=ISO -c extra_float_digits=1"
         return await AsyncConnection.connect(
             self.url.reveal(),
             autocommit=True,
             connect_timeout=CONNECT_S,
             application_name=name,
             replication=replication,
-            options="-c timezone=UTC -c intervalstyle=iso_8601 -c datestyle=ISO -c extra_float_digits=1" + options,
+            client_encoding="UTF8",
+            options=f"{given}{own}{options}",
         )
 
     @contextlib.contextmanager

@@ -27,7 +27,7 @@ from penstock.types import (
     StructType,
 )
 
-SESSION: Final = " -c bytea_output=hex -c client_encoding=UTF8"
+SESSION: Final = " -c bytea_output=hex"
 """How a session has to write values, beside what `TablePlace.connect` says."""
 _INTERVAL: Final = re.compile(
     rb"P(?:(-?\d+)Y)?(?:(-?\d+)M)?(?:(-?\d+)W)?(?:(-?\d+)D)?(?:T(?:(-?\d+)H)?(?:(-?\d+)M)?(?:(-?[\d.]+)S)?)?"

@@ -116,9 +116,9 @@ class _Table:
             for field, name in zip(self._keys, names, strict=True)
         ]
         return composed(
-            "select k.n - 1, json_build_object({members})::text from unnest({arrays}) with ordinality as k({names}, n) "
-            "join {table} t on {equal} order by k.n",
-            members=SQL(", ").join([part for field in self._columns for part in _member(field)]),
+            "select k.n - 1, row_to_json(found.*)::text from unnest({arrays}) with ordinality as k({names}, n) "
+            "join {table} t on {equal} cross join lateral (select {members}) found order by k.n",
+            members=SQL(", ").join([_member(field) for field in self._columns]),
             arrays=SQL(", ").join(arrays),
             names=SQL(", ").join(names),
             table=self._place.identifier(),
@@ -153,10 +153,8 @@ def _key_type(field: Field, there: TableColumn) -> str:
     return there.type if field.type == STRING else postgres_type(field.type, field.name)
 
 
-def _member(field: Field) -> list[Composable]:
-    """Name and value as JSON that Penstock reads."""
-    from psycopg.sql import Literal
-
+def _member(field: Field) -> Composable:
+    """A column whose JSON Penstock reads, under its name."""
     column: Composable = composed("t.{name}", name=identifier(field.name))
     if field.type == STRING:
         column = composed("{column}::text", column=column)
@@ -166,4 +164,4 @@ def _member(field: Field) -> list[Composable]:
         column = composed(_SECONDS, column=column)
     elif isinstance(field.type, ListType | MapType | StructType):
         column = composed("to_json({column})", column=column)
-    return [Literal(field.name.replace("%", "%%")), column]
+    return composed("{column} as {name}", column=column, name=identifier(field.name))

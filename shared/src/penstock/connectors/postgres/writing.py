@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from psycopg.sql import Composed
 
 STAGED: Final = "penstock_rows"
+_PLACE: Final = "penstock:place"
+_GONE: Final = "penstock:gone"
 _INTEGERS: Final = ("smallint", "integer", "bigint")
 _DIGITS: Final = {"int8": 3, "uint8": 3, "int16": 5, "uint16": 5, "int32": 10, "uint32": 10, "int64": 19, "uint64": 20}
 _NUMERIC: Final = re.compile(r"numeric(?:\((\d+),(-?\d+)\))?")
@@ -96,39 +98,50 @@ class TableWriting:
             return
         rows = rows.unique([f"{COLUMN}{name}" for name in self.key], keep="last", maintain_order=True)
         await self._stage(connection, names)
-        if GONE in rows.columns:
-            gone = rows.filter(GONE).select(f"{COLUMN}{name}" for name in self.key)
-            await self._delete(connection, gone)
+        rows = rows.with_row_index(_PLACE).with_columns(pl.col(_PLACE).cast(pl.String))
+        deletes = GONE in rows.columns
+        if deletes:
+            gone = rows.filter(GONE).select(_PLACE, pl.lit("t"), *(f"{COLUMN}{name}" for name in self.key))
             rows = rows.filter(~pl.col(GONE)).drop(GONE)
-        await _copy(connection, identifier(STAGED), names, rows)
-        staged = composed("select {names} from {staged}", names=_names(names), staged=identifier(STAGED))
-        await connection.execute(self._insert(names, staged), [])
+            await _copy(connection, identifier(STAGED), [_PLACE, _GONE, *self.key], gone)
+        await _copy(connection, identifier(STAGED), [_PLACE, *names], rows)
+        if deletes:
+            await self._delete(connection)
+        kept = "select {names} from ({newest}) s where {gone} is null"
+        source = composed(kept, names=_names(names), newest=self._newest(), gone=identifier(_GONE))
+        await connection.execute(self._insert(names, source), [])
 
     async def _stage(self, connection: AsyncConnection[Any], names: Sequence[str]) -> None:
         """An empty table with the types of the columns, and none of their constraints."""
         await connection.execute(
             composed(
-                "create temporary table {staged} on commit drop as select {names} from {table} with no data",
-                staged=identifier(STAGED), names=_names(names), table=self.place.identifier(),
+                "create temporary table {staged} on commit drop as "
+                "select {names}, 0::bigint as {place}, true as {gone} from {table} with no data",
+                staged=identifier(STAGED), names=_names(names), place=identifier(_PLACE), gone=identifier(_GONE),
+                table=self.place.identifier(),
             ),
             [],
         )  # fmt: skip
 
-    async def _delete(self, connection: AsyncConnection[Any], gone: pl.DataFrame) -> None:
+    def _newest(self) -> Composed:
+        """The last of the staged rows of each key: only Postgres knows which texts are one, as of a uuid or an `inet`."""
+        return composed(
+            "select distinct on ({key}) * from {staged} order by {key}, {place} desc",
+            key=_names(self.key), staged=identifier(STAGED), place=identifier(_PLACE),
+        )  # fmt: skip
+
+    async def _delete(self, connection: AsyncConnection[Any]) -> None:
         from psycopg.sql import SQL
 
-        if not gone.height:
-            return
-        await _copy(connection, identifier(STAGED), self.key, gone)
         same = [composed("t.{name} = s.{name}", name=identifier(name)) for name in self.key]
         await connection.execute(
             composed(
-                "delete from {table} t using {staged} s where {same}",
-                table=self.place.identifier(), staged=identifier(STAGED), same=SQL(" and ").join(same),
+                "delete from {table} t using ({newest}) s where s.{gone} and {same}",
+                table=self.place.identifier(), newest=self._newest(), gone=identifier(_GONE),
+                same=SQL(" and ").join(same),
             ),
             [],
         )  # fmt: skip
-        await connection.execute(composed("truncate {staged}", staged=identifier(STAGED)), [])
 
     def _insert(self, names: Sequence[str], source: Composed) -> Composed:
         from psycopg.sql import SQL

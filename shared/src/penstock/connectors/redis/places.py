@@ -64,6 +64,7 @@ class RedisPlace:
     def errors(self, where: str, hint: str) -> Generator[None]:
         """What the client raises as an error of ours, behind `where`; `hint`: what to look at if Redis refuses."""
         from redis.exceptions import (
+            AskError,
             AuthenticationError,
             ClusterDownError,
             NoPermissionError,
@@ -82,6 +83,11 @@ class RedisPlace:
             ) from error
         except (ClusterDownError, OutOfMemoryError, ReadOnlyError, TryAgainError) as error:
             raise ExternalError(f"{where}{error}") from error
+        except AskError as error:  # also MovedError; what the client makes of either does not say what it was
+            raise PipelineError(
+                f"{where}it is a Redis Cluster, and a key is on another node ({error.host}:{error.port}); url= has to "
+                "lead to a Redis of one node (with replicas as you like), or to a proxy of the cluster"
+            ) from error
         except ResponseError as error:
             said = str(error)
             if said.startswith(_PASSING) or any(text in said for text in _PASSING_IN_SCRIPTS):

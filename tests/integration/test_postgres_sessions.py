@@ -1,0 +1,120 @@
+"""Sessions of a real Postgres: encodings, options in the address, and transactions that the server ends."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+import pytest
+from postgres_tables import Table, Target
+from tests.integration.sink_rows import write
+from tests.postgres_server import PostgresServer, running_postgres
+from tests.services import wait_for
+
+from penstock import Pipeline
+from penstock.connectors import iterables, postgres
+from penstock.connectors.base import PublishedMark
+from penstock.connectors.postgres import publishing
+from penstock.errors import ExternalError
+from penstock.settings import Secret
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with running_postgres() as found:
+        yield found
+
+
+@dataclass
+class Named:
+    id: int
+    label: str | None
+
+
+@dataclass
+class Numbered:
+    id: int
+
+
+@dataclass
+class Labelled:
+    label: str
+
+
+def joined(lookup: Any, *keys: Any, on: str) -> list[tuple[Any, ...]]:
+    read = Pipeline("p").read(iterables.Source(keys, schema=type(keys[0])))
+    return read.join(lookup, on=on).collect().rows()
+
+
+def test_more_columns_than_a_function_takes_arguments(server: PostgresServer) -> None:
+    """All of them come."""
+    import pyarrow as pa
+
+    names = [f"c {n}" for n in range(120)]
+    table = Table(server, "id bigint, " + ", ".join(f'"{name}" int' for name in names))
+    table.do("insert into {} values (" + ", ".join(map(str, range(121))) + ")")
+    schema: Any = pa.schema([("id", pa.int64()), *((name, pa.int64()) for name in names)])
+    assert joined(table.lookup(schema), Numbered(0), on="id") == [(0, *range(1, 121))]
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("key", [None, "label"])
+def test_a_database_of_another_encoding(
+    server: PostgresServer, delivery: Any, key: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts come there and back as they are, whatever the encodings of the database and of the environment."""
+    name = f"latin_{secrets.token_hex(4)}"
+    server.execute(f"create database {name} encoding 'LATIN1' template template0")
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    url = Secret(server.url_of(name))
+    sink = postgres.Sink("t", url=url, key=key, create=True, delivery=delivery)
+    write(sink, [Named(1, "é"), Named(2, "ß")], Named)
+    assert server.execute("select length(label), ascii(label) from t order by id", database=name) == [
+        (1, 233),
+        (1, 223),
+    ]
+
+    lookup = postgres.Lookup("t", schema=Named, url=url)
+    assert joined(lookup, Labelled("é"), Labelled("ß"), Labelled("x"), on="label") == [("é", 1), ("ß", 2)]
+
+
+def test_options_in_the_address(server: PostgresServer) -> None:
+    """They are those of the sessions, such as the schema in which tables are looked for."""
+    server.execute("create schema if not exists other")
+    table = Table(server, "id bigint, label text")
+    server.execute(f"create table other.{table.name} (like public.{table.name})")
+    url = f"{server.url}?options=-csearch_path%3Dother%20-cdatestyle%3DGerman"
+    write(postgres.Sink(table.name, url=Secret(url)), [Named(1, "a")], Named)
+    assert server.execute(f"select * from other.{table.name}") == [(1, "a")]
+    assert table.do("select * from {}") == []
+
+
+async def test_a_transaction_that_stood_still_is_tried_again(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server ends what a process left open that was stopped for a while; it goes on when that runs again."""
+    monkeypatch.setattr(publishing, "OPTIONS", " -c idle_in_transaction_session_timeout=50")
+    target = Target(server)
+    publisher = target.publisher()
+    await publisher.open()
+    await publisher.init_producer()
+    writing = publisher._writing
+
+    class Stopped:
+        place = writing.place
+
+        async def write(self, connection: Any, frames: Any) -> None:
+            ended = "select count(*) from pg_stat_activity where pid = %s"
+            wait_for(lambda: server.execute(ended, connection.info.backend_pid) == [(0,)], lambda: "it is ended", 20)
+            await writing.write(connection, frames)
+
+    publisher._writing = Stopped()
+    with pytest.raises(ExternalError, match="25P03"):
+        await publisher.commit([pl.DataFrame({"value": [b"3"]})], PublishedMark(5, "{}"))
+    await publisher.close()
+    assert target.numbers() == []
