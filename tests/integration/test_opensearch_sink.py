@@ -6,15 +6,19 @@ import asyncio
 import json
 import math
 import secrets
+import threading
 import uuid
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from time import time_ns
 from typing import Any
 
+import httpx2
 import polars as pl
 import pytest
 from tests.integration.failing_workers import with_failing_workers
@@ -353,6 +357,59 @@ async def test_too_much_to_do_is_sent_again(index: Index, monkeypatch: pytest.Mo
         sent.clear()
         with pytest.raises(ExternalError, match="1 documents: queue is full"):
             await writing.write(client, [frame], 8)
+
+
+@dataclass
+class Note:
+    id: int
+    text: str
+
+
+@contextmanager
+def proxy(server: OpenSearchServer, most_bytes: int) -> Generator[tuple[str, list[int]]]:
+    """One that takes no larger requests, as nginx does by default with 1 MB; and how large those were that it saw."""
+    seen: list[int] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _forward(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            seen.append(len(body))
+            status, answer = 413, b"<html>413 Request Entity Too Large</html>"
+            if len(body) <= most_bytes:
+                headers = {"Content-Type": self.headers["Content-Type"]}
+                found = httpx2.request(self.command, server.url + self.path, content=body, headers=headers)
+                status, answer = found.status_code, found.content
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        do_GET = do_PUT = do_POST = _forward  # noqa: N815 # names of the base class
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as found:
+        threading.Thread(target=found.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{found.server_port}", seen
+        found.shutdown()
+
+
+@pytest.mark.parametrize("document_id", [None, "{id}"])
+def test_requests_that_are_too_large_are_sent_in_parts(index: Index, document_id: str | None) -> None:
+    """All documents are there; that less is taken is found out once, and a document that is too large alone is named."""
+    rows = [Note(n, "x" * 1_000) for n in range(2_000)]
+    with proxy(index.server, 300_000) as (url, seen):
+        sink = opensearch.Sink(index.name, url=url, document_id=document_id)
+        write(sink, rows, Note)
+        assert sorted(found["id"] for found in index.documents().values()) == list(range(2_000))
+        assert 1 <= len([size for size in seen if size > 300_000]) < 6
+        with pytest.raises(
+            PipelineError, match=r"413: a document of 400\d{3} bytes is too large \(.*max_content_length"
+        ):
+            write(sink, [Note(-1, "y" * 400_000), *rows[:5]], Note)
 
 
 # -- once ---------------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ _NO_LOGIN: Final = (401, 403)
 _REFUSED: Final = 400
 NOT_THERE: Final = 404
 CONFLICT: Final = 409
+TOO_LARGE: Final = 413
 
 
 class OpenSearchPlace:
@@ -62,7 +63,7 @@ class OpenSearchPlace:
     async def ask(
         self, client: httpx2.AsyncClient, where: str, method: str, path: str, body: bytes | None = None
     ) -> tuple[int, dict[str, Any]]:
-        """The status of an answer (200, 201, 400, 404 or 409) and its JSON.
+        """The status of an answer (200, 201, 400, 404, 409 or 413) and its JSON.
 
         Args:
             client: of this place.
@@ -94,7 +95,7 @@ class OpenSearchPlace:
             raise PipelineError(f"{said}; check user and password in url=, or headers=, and their rights")
         if is_passing(answer.status_code):
             raise ExternalError(said)
-        if not answer.is_success and answer.status_code not in (_REFUSED, NOT_THERE, CONFLICT):
+        if not answer.is_success and answer.status_code not in (_REFUSED, NOT_THERE, CONFLICT, TOO_LARGE):
             raise PipelineError(f"{said}; check url=")
         return answer.status_code, found
 

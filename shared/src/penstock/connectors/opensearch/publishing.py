@@ -20,7 +20,7 @@ import msgspec
 from penstock.connectors.base import ProducerFencedError, PublishContext, PublishedMark
 from penstock.connectors.http_requests import is_passing
 from penstock.connectors.opensearch.encoding import DOCUMENT, ID, INDEX, MARKS
-from penstock.connectors.opensearch.places import CONFLICT, NOT_THERE, OpenSearchPlace, reason
+from penstock.connectors.opensearch.places import CONFLICT, NOT_THERE, TOO_LARGE, OpenSearchPlace, reason
 from penstock.errors import ExternalError, PipelineError
 from penstock.protocol.publishing import ProducerEpoch
 
@@ -32,7 +32,7 @@ _MARKS: Final = msgspec.json.encode(
     {"settings": {"number_of_shards": 1, "auto_expand_replicas": "0-1"}, "mappings": {"enabled": False}}
 )
 BODY_BYTES: Final = 5 << 20
-"""About how much one request has."""
+"""About how much one request has, unless that is refused as too large."""
 _FIRST_PAUSE_S: Final = 0.1
 _PATIENCE_S: Final = 30.0
 """For how long documents are sent again that were refused because there was too much to do."""
@@ -40,7 +40,7 @@ _EPOCH_S: Final = 1_577_836_800
 """2020; versions count from here, so that they fit into 63 bits until 2088."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class DocumentWriting:
     """How documents get there."""
 
@@ -49,6 +49,7 @@ class DocumentWriting:
     """As errors call the destination."""
     keyed: bool
     """Whether a document replaces the one that has its id."""
+    body_bytes: int = BODY_BYTES
 
     async def write(
         self, client: httpx2.AsyncClient, frames: Sequence[pl.DataFrame], version: int | None
@@ -63,9 +64,20 @@ class DocumentWriting:
             PipelineError: one is refused, and would be again.
         """
         conflicts: list[str] = []
-        for lines in _bodies([line.encode() for line in self._lines(frames, version)]):
+        for lines in self._bodies([line.encode() for line in self._lines(frames, version)]):
             conflicts += await self._send(client, lines)
         return conflicts
+
+    def _bodies(self, lines: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+        """Lines of one request each; what is found out about its size while one is sent holds of the next ones."""
+        size, begin = 0, 0
+        for number, line in enumerate(lines):
+            if size and size + len(line) > self.body_bytes:
+                yield lines[begin:number]
+                size, begin = 0, number
+            size += len(line)
+        if begin < len(lines):
+            yield lines[begin:]
 
     def _lines(self, frames: Sequence[pl.DataFrame], version: int | None) -> Sequence[str]:
         """One for each document that is to be changed: what to do, and the document."""
@@ -83,11 +95,19 @@ class DocumentWriting:
         return rows.select(pl.when(pl.col(DOCUMENT).is_null()).then(delete).otherwise(write)).to_series().to_list()
 
     async def _send(self, client: httpx2.AsyncClient, lines: Sequence[bytes]) -> Sequence[str]:
-        """One request, and what of it was refused because there was too much to do, until it is not."""
+        """One request, and what of it was refused because there was too much to do, until it is not.
+
+        One that is refused as too large, by a proxy or by the node itself, is sent in parts.
+        """
         conflicts: list[str] = []
         pause_s, until_s = _FIRST_PAUSE_S, asyncio.get_running_loop().time() + _PATIENCE_S
         while lines:
             refused = await self._refused(client, lines)
+            if refused is None:
+                self.body_bytes = sum(map(len, lines)) // 2
+                for part in self._bodies(lines):
+                    conflicts += await self._send(client, part)
+                return conflicts
             conflicts += [item["_id"] for _, item in refused if item["status"] == CONFLICT]
             passing = [(number, item) for number, item in refused if _passes(item)]
             self._check([item for _, item in refused if item["status"] != CONFLICT and not _passes(item)])
@@ -99,10 +119,21 @@ class DocumentWriting:
                 pause_s *= 2
         return conflicts
 
-    async def _refused(self, client: httpx2.AsyncClient, lines: Sequence[bytes]) -> list[tuple[int, dict[str, Any]]]:
-        """Items of the answer that are errors, each with its place among the lines."""
+    async def _refused(
+        self, client: httpx2.AsyncClient, lines: Sequence[bytes]
+    ) -> list[tuple[int, dict[str, Any]]] | None:
+        """Items of the answer that are errors, each with its place among the lines; None: these are too many at once."""
         path = "/_bulk?filter_path=errors,error,items.*.status,items.*.error,items.*._id"
         status, answer = await self.place.ask(client, f"{self.name}: ", "POST", path, b"".join(lines))
+        if status == TOO_LARGE:
+            if len(lines) > 1:
+                return None
+            what = lines[0][:200].decode(errors="replace").partition("\n")[0]
+            raise PipelineError(
+                f"{self.name}: {status}: a document of {len(lines[0])} bytes is too large ({what}); let the node "
+                "(http.max_content_length) and what is before it (client_max_body_size of nginx) take such requests, or "
+                "write less"
+            )
         if "errors" not in answer:
             raise PipelineError(f"{self.name}: {status}: {reason(answer)}; check url=")
         if not answer["errors"]:
@@ -129,17 +160,6 @@ class DocumentWriting:
 def _passes(item: dict[str, Any]) -> bool:
     """Whether a document may be taken after a while; the block of an index, as of a full disk, is lifted."""
     return is_passing(item["status"]) or item["error"].get("type") == "cluster_block_exception"
-
-
-def _bodies(lines: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    size, begin = 0, 0
-    for number, line in enumerate(lines):
-        if size and size + len(line) > BODY_BYTES:
-            yield lines[begin:number]
-            size, begin = 0, number
-        size += len(line)
-    if begin < len(lines):
-        yield lines[begin:]
 
 
 @dataclass(frozen=True)
