@@ -100,6 +100,21 @@ def test_all_types_of_a_table(server: PostgresServer) -> None:
 
 
 @dataclass
+class Numbers:
+    id: int
+    most: int
+
+
+def test_whole_numbers_with_digits_behind_the_point(server: PostgresServer) -> None:
+    """What the sink writes into a `numeric(22, 2)` is read back as it was."""
+    table = Table(server, "id numeric(22, 2), most numeric(40, 10)")
+    rows = [Numbers(10, 2**63 - 1), Numbers(20, -(2**63)), Numbers(30, 0)]
+    write(table.sink(), rows, Numbers)
+    found = joined(table.lookup(Numbers), *(Key(row.id) for row in rows))
+    assert [(row[0], row[-1]) for row in found] == [(row.id, row.most) for row in rows]
+
+
+@dataclass
 class ByText:
     key: str
     n: int

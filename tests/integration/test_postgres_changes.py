@@ -221,6 +221,17 @@ class Local:
     at: Any = None
 
 
+async def test_whole_numbers_with_digits_behind_the_point(server: PostgresServer) -> None:
+    """As a `numeric(12, 2)` writes them; others are bad rows."""
+    table = Table(server, "id numeric(12, 2) primary key, town text, total numeric not null")
+    table.do("insert into {} values (10, null, 5.000), (20, null, -0.0), (30, null, 7.5)")
+    async with reading(source_of(table, bad_rows="skip")) as found:
+        assert await found.until(3) == [(10, None, 5, False), (20, None, 0, False)]
+        assert "total" in found.bad[0].error
+        table.do("update {} set id = 100, total = 1e3 where id = 10")
+        assert await found.until(3) == [(10, None, None, True), (100, None, 1000, False)]
+
+
 async def test_timestamps_without_time_zone(server: PostgresServer) -> None:
     """Only where their zone is said."""
     import pyarrow as pa

@@ -14,12 +14,13 @@ from tests.integration.sink_rows import write
 from tests.postgres_server import PostgresServer, running_postgres
 from tests.services import wait_for
 
-from penstock import Pipeline
+from penstock import Pipeline, PipelineError
 from penstock.connectors import iterables, postgres
 from penstock.connectors.base import PublishedMark
 from penstock.connectors.postgres import publishing
 from penstock.errors import ExternalError
 from penstock.settings import Secret
+from penstock.types import schema_of
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -92,6 +93,22 @@ def test_options_in_the_address(server: PostgresServer) -> None:
     write(postgres.Sink(table.name, url=Secret(url)), [Named(1, "a")], Named)
     assert server.execute(f"select * from other.{table.name}") == [(1, "a")]
     assert table.do("select * from {}") == []
+
+
+def test_what_takes_no_copy_is_refused_before_rows_flow(server: PostgresServer) -> None:
+    """A view without a trigger, and a table whose rows a policy checks, for a user whom it is for."""
+    table, schema = Table(server, "id bigint, label text"), schema_of(Named)
+    server.execute(f"create view {table.name}_view as select * from {table.name}")
+    view = postgres.Sink(f"{table.name}_view", url=Secret(server.url))
+    with pytest.raises(PipelineError, match=r"_view at .*: cannot copy to view"):
+        view.reach(schema)
+    role = f"r_{secrets.token_hex(4)}"
+    server.execute(f"create role {role} login password 'x'; grant all on {table.name} to {role}")
+    table.do("alter table {} enable row level security")
+    url = Secret(server.url.replace("penstock:topsecret", f"{role}:x"))
+    with pytest.raises(PipelineError, match="COPY FROM not supported with row-level security"):
+        postgres.Sink(table.name, url=url).reach(schema)
+    table.sink().reach(schema)
 
 
 async def test_a_transaction_that_stood_still_is_tried_again(

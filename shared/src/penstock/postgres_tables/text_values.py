@@ -50,6 +50,11 @@ def _number(value: bytes) -> bytes:
     return value
 
 
+def _whole(value: bytes) -> bytes:
+    """`5.00` of a `numeric(12, 2)` is 5; of 5.50 the decoder says what it is."""
+    return _number(value.rstrip(b"0").rstrip(b".") if b"." in value else value)
+
+
 def _boolean(value: bytes) -> bytes:
     return b"true" if value == b"t" else b"false"
 
@@ -86,7 +91,7 @@ def to_json(kind: DataType) -> ToJson:
     if isinstance(kind, ListType | MapType | StructType):
         return _document
     if kind in INTEGERS or kind in FLOATS:
-        return _number
+        return _whole if kind in INTEGERS else _number
     special: dict[DataType, ToJson] = {
         BOOLEAN: _boolean, BINARY: _binary, TIMESTAMP: _timestamp, DURATION: _duration,
     }  # fmt: skip

@@ -11,7 +11,7 @@ from penstock.connectors.base import T
 from penstock.connectors.lookups import Key, LookupClient, LookupOptions, check_lookup_keys
 from penstock.postgres_tables.tables import TableColumn, TablePlace, composed, identifier, postgres_type
 from penstock.settings import Secret
-from penstock.types import BINARY, DURATION, STRING, Field, ListType, MapType, Schema, StructType
+from penstock.types import BINARY, DURATION, INTEGERS, STRING, Field, ListType, MapType, Schema, StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -118,7 +118,7 @@ class _Table:
         return composed(
             "select k.n - 1, row_to_json(found.*)::text from unnest({arrays}) with ordinality as k({names}, n) "
             "join {table} t on {equal} cross join lateral (select {members}) found order by k.n",
-            members=SQL(", ").join([_member(field) for field in self._columns]),
+            members=SQL(", ").join([_member(field, there[field.name]) for field in self._columns]),
             arrays=SQL(", ").join(arrays),
             names=SQL(", ").join(names),
             table=self._place.identifier(),
@@ -153,7 +153,7 @@ def _key_type(field: Field, there: TableColumn) -> str:
     return there.type if field.type == STRING else postgres_type(field.type, field.name)
 
 
-def _member(field: Field) -> Composable:
+def _member(field: Field, there: TableColumn) -> Composable:
     """A column whose JSON Penstock reads, under its name."""
     column: Composable = composed("t.{name}", name=identifier(field.name))
     if field.type == STRING:
@@ -162,6 +162,8 @@ def _member(field: Field) -> Composable:
         column = composed("translate(encode({column}, 'base64'), E'\\n', '')", column=column)
     elif field.type == DURATION:
         column = composed(_SECONDS, column=column)
+    elif field.type in INTEGERS and there.type == "numeric":
+        column = composed("trim_scale({column})", column=column)  # 5.00 is whole
     elif isinstance(field.type, ListType | MapType | StructType):
         column = composed("to_json({column})", column=column)
     return composed("{column} as {name}", column=column, name=identifier(field.name))

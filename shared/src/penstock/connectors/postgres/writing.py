@@ -14,8 +14,10 @@ from penstock.postgres_tables.tables import TableColumn, TablePlace, composed, i
 from penstock.types import FLOATS, INTEGERS, STRING, DataType, DecimalType, Scalar, Schema
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     import polars as pl
-    from psycopg import AsyncConnection
+    from psycopg import AsyncConnection, AsyncCopy
     from psycopg.sql import Composed
 
 STAGED: Final = "penstock_rows"
@@ -54,6 +56,9 @@ class TableWriting:
         if wrong:
             raise PipelineError(f"{where}it does not take these rows: {'; '.join(wrong)}")
         await connection.execute(self._trial(columns), [])
+        if not self.key:  # a view, or a table with row-level security, may take rows by INSERT and none by COPY
+            async with _copying(connection, self.place.identifier(), columns.names):
+                pass
 
     async def _make(self, connection: AsyncConnection[Any], columns: Schema) -> None:
         import psycopg
@@ -156,12 +161,19 @@ class TableWriting:
         return composed("{insert} on conflict ({key}) do {action}", insert=insert, key=_names(self.key), action=action)
 
 
+def _copying(
+    connection: AsyncConnection[Any], table: Any, names: Sequence[str]
+) -> AbstractAsyncContextManager[AsyncCopy]:
+    """Takes lines for as long as it is entered."""
+    statement = composed("copy {table} ({names}) from stdin", table=table, names=_names(names))
+    text = statement.as_string(connection).replace("%%", "%")  # it has no parameters
+    return connection.cursor().copy(text.encode())
+
+
 async def _copy(connection: AsyncConnection[Any], table: Any, names: Sequence[str], rows: pl.DataFrame) -> None:
     if not rows.height:
         return
-    statement = composed("copy {table} ({names}) from stdin", table=table, names=_names(names))
-    text = statement.as_string(connection).replace("%%", "%")  # it has no parameters
-    async with connection.cursor().copy(text.encode()) as copy:
+    async with _copying(connection, table, names) as copy:
         for part in rows.iter_slices(8_192):
             await copy.write(copy_lines(part))
 
