@@ -113,7 +113,7 @@ class TablePlace:
         self, options: str = "", name: str = "penstock", replication: str | None = None
     ) -> AsyncConnection[Any]:
         """A connection that commits by itself, with texts as Penstock reads and writes them, whatever the database's
-        encoding; `replication`: see libpq. Options in `url`, such as a `search_path`, hold unless they are those here."""
+        encoding; `replication`: see libpq. Options in `url` hold, unless they are those that are set here."""
         from psycopg import AsyncConnection
         from psycopg.conninfo import conninfo_to_dict
 
