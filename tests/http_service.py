@@ -33,6 +33,8 @@ class Service(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.requests: list[Request] = []
         self.answer: Callable[[Request], tuple[int, dict[str, str]]] = lambda request: (200, {})
+        self.said = b""
+        """The body of every answer."""
         self.resources: dict[str, Any] = {}
         self.at_work = self.most_at_once = 0
         self.lock = threading.Lock()
@@ -73,9 +75,10 @@ class _Handler(BaseHTTPRequestHandler):
         with self.server.lock:
             self.server.at_work -= 1
         self.send_response(status)
-        for name, value in {"Content-Length": "0", **more}.items():
+        for name, value in {"Content-Length": str(len(self.server.said)), **more}.items():
             self.send_header(name, value)
         self.end_headers()
+        self.wfile.write(self.server.said)
 
     do_POST = do_PUT = do_DELETE = _answer  # noqa: N815
 

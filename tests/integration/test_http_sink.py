@@ -79,6 +79,13 @@ def test_keys_of_columns_and_of_content(service: Service) -> None:
     assert hashlib.blake2b(text.encode(), digest_size=16).hexdigest() in {request.key for request in service.requests}
 
 
+def test_an_answer_that_cannot_be_decoded_is_one(service: Service) -> None:
+    """What a service has done is done, whatever it says of it."""
+    service.answer, service.said = lambda request: (200, {"Content-Encoding": "gzip"}), b"ok"
+    write(service.sink(), sales(20), Sale)
+    assert sorted(request.body["id"] for request in service.requests) == list(range(20))
+
+
 def test_updates_by_address(service: Service) -> None:
     """The newest row of every key, sent once for each checkpoint."""
     p = Pipeline("p")

@@ -172,7 +172,7 @@ class Requests:
         import httpx2
 
         method = "DELETE" if body is None else self._method
-        headers = {"Idempotency-Key": key} if key else {}
+        headers = {"Accept-Encoding": "identity"} | ({"Idempotency-Key": key} if key else {})
         headers |= {} if body is None else {"Content-Type": "application/json"}
         shown = f"{method} {address[:200]}"
         pause_s, until_s = _FIRST_PAUSE_S, time.monotonic() + _PATIENCE_S
@@ -180,8 +180,12 @@ class Requests:
         while True:
             await self._may_call(not_before_s, until_s, shown, problem)
             try:
-                async with asyncio.timeout(ATTEMPT_S):  # that of the client starts anew with every piece of an answer
-                    answer = await client.request(method, address, content=body, headers=headers)
+                async with (
+                    asyncio.timeout(ATTEMPT_S),  # that of the client starts anew with every piece of an answer
+                    client.stream(method, address, content=body, headers=headers) as answer,
+                ):
+                    # As it came: what it has done counts, though what it says be in no encoding that it claims.
+                    said = b"".join([piece async for piece in answer.aiter_raw()])
             except (httpx2.InvalidURL, httpx2.UnsupportedProtocol, httpx2.LocalProtocolError) as error:
                 if each_its_own:
                     return f"{shown}: {error}"
@@ -189,7 +193,10 @@ class Requests:
             except (httpx2.HTTPError, TimeoutError) as error:
                 problem = f"{shown}: {str(error) or type(error).__name__}"
             else:
-                problem = f"{shown}: {answer.status_code} {answer.reason_phrase} {answer.text[:200]}".rstrip()
+                problem = (
+                    f"{shown}: {answer.status_code} {answer.reason_phrase} {said[:800].decode(errors='replace')[:200]}"
+                )
+                problem = problem.rstrip()
                 if answer.is_success or (body is None and answer.status_code in _NOT_THERE):
                     return ""
                 if answer.status_code in (*_REFUSED, *(_NOT_THERE if each_its_own else ())):
