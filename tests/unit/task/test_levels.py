@@ -63,3 +63,14 @@ def test_few_rows_are_merged_at_once():
     assert sorted(one["key"].to_list()) == ["a", "b"]
     assert whole(merged(partials, BY, some)).begins is None
     assert whole(merged(partials, BY, some[:1])) is some[0]
+
+
+def test_a_large_level_by_itself_is_handed_on_in_slices():
+    """What is made of it is never there as a whole."""
+    partials = Partials(NODE)
+    level = level_of(partials, [(f"key {n}", n, 0) for n in range(10)], 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(levels, "_DEALT_ROWS", 4)
+        parts = [part for part in merged_parts(partials, BY, [level]) if part is not None]
+    assert [part.height for part in parts] == [4, 4, 2]
+    assert pl.concat(parts).equals(level.frame)
