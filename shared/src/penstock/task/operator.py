@@ -218,8 +218,7 @@ class PartwiseOperator(Operator):
             pass
 
     def fire_due(self, watermark: int, output: Output) -> bool:
-        self.finish()
-        return False
+        return self.go_on()
 
     def snapshot(self) -> OperatorSnapshot | None:
         self.finish()
