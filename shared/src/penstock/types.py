@@ -402,9 +402,9 @@ def row_class(schema: Schema, name: str = "Row") -> type[Any]:
     def hint(kind: DataType, nullable: bool, path: str) -> Any:
         plain: Any
         if isinstance(kind, ListType):
-            plain = list[hint(kind.inner, False, path)]
+            plain = list[hint(kind.inner, True, path)]  # there may be nulls in any list and map
         elif isinstance(kind, MapType):
-            plain = dict[str, hint(kind.value, False, path)]
+            plain = dict[str, hint(kind.value, True, path)]
         elif isinstance(kind, StructType):
             plain = row_class(Schema(kind.fields), path)
         elif isinstance(kind, DecimalType):

@@ -9,6 +9,7 @@ A transaction of few rows is three requests: which partitions, the records, the 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
@@ -175,19 +176,27 @@ class TransactionalProducer:
 
     async def _produce(self, batches: dict[TopicPartition, BatchBuilder]) -> None:
         await self._add(batches.keys() - self._added)
+        leaders = {partition: await self._leader(partition) for partition in batches}
         requests: defaultdict[int, defaultdict[str, list[tuple[int, bytes]]]] = defaultdict(lambda: defaultdict(list))
         for partition, batch in batches.items():
             sequence = self._sequences.get(partition, 0)
             self._sequences[partition] = (sequence + batch.record_count()) % _SEQUENCES
             batch._set_producer_state(*self._producer, sequence)
-            requests[self._leader(partition)][partition.topic].append((partition.partition, bytes(batch._build())))
+            requests[leaders[partition]][partition.topic].append((partition.partition, bytes(batch._build())))
         await asyncio.gather(*(self._produce_at(leader, topics) for leader, topics in requests.items()))
 
-    def _leader(self, partition: TopicPartition) -> int:
-        leader = self.client.cluster.leader_for_partition(partition)
-        if leader is None or leader == -1:
-            raise LeaderNotAvailableError(f"{partition.topic}[{partition.partition}]")
-        return leader
+    async def _leader(self, partition: TopicPartition) -> int:
+        """Who has it; a topic that was made just now is not known to every broker yet."""
+        pause_s, until_s = _PAUSE_S, time.monotonic() + self._request_timeout_ms / 1_000
+        while True:
+            leader = self.client.cluster.leader_for_partition(partition)
+            if leader is not None and leader != -1:
+                return leader
+            if time.monotonic() + pause_s > until_s:
+                raise LeaderNotAvailableError(f"{partition.topic}[{partition.partition}]")
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            await self.client.force_metadata_update()
 
     async def _produce_at(self, leader: int, topics: dict[str, list[tuple[int, bytes]]]) -> None:
         request = ProduceRequest(self.transactional_id, -1, self._request_timeout_ms, list(topics.items()))
