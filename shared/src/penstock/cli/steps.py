@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-import threading
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ from penstock.spark.code import pack_code
 from penstock.spark.continuous import ContinuousOptions, ContinuousRun, StepDone, StepWatch
 from penstock.spark.local_run import choose_cluster
 from penstock.spark.session import end_session
-from penstock.spark.step_process import ending, open_keeping_signals
+from penstock.spark.step_process import Asked, ending, open_keeping_signals
 from penstock.submission.restart_text import parse_restart
 from penstock.times import duration_us
 
@@ -36,7 +35,7 @@ def run_in_steps(command: RunOnSpark, every: str) -> int:
     """Run the pipeline step by step; the exit code."""
     console = Console(stderr=True, highlight=False)
     run = _run(command, every, console)
-    stop = threading.Event()
+    stop = Asked()
     try:
         with ending(stop, lambda line: _say(console, line)):
             _say(console, *_stopped_lines(run.run(stop), command))

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.adapters.directory.claim import claimed
 from penstock.api.pipeline import DeclaredPipeline
@@ -96,6 +96,18 @@ class StepWatch:
             self.warn(text)
 
 
+class Stop(Protocol):
+    """What ends a run behind the step at work."""
+
+    def is_set(self) -> bool:
+        """Whether it is to end."""
+        ...
+
+    def wait(self, timeout: float) -> bool:
+        """Whether it is within so many seconds."""
+        ...
+
+
 class ContinuousRun:
     """A job in steps."""
 
@@ -131,7 +143,7 @@ class ContinuousRun:
         self._sources: Mapping[str, Source[Any]] = sources_of(graph, pipeline.plan)
         self._silence = Silence(self._sources)
 
-    def run(self, stop: threading.Event) -> Stopped:
+    def run(self, stop: Stop) -> Stopped:
         """Do one step after the other until `stop` is set; the step at work is finished first.
 
         Raises:
@@ -157,7 +169,7 @@ class ContinuousRun:
         """Where the job is, from what is in its folder."""
         return self._folder.stopped()
 
-    def _until_done(self, job: StepsJob, stop: threading.Event) -> None:
+    def _until_done(self, job: StepsJob, stop: Stop) -> None:
         """Do the next step, repeating it as the strategy says."""
         decider = restart_decider(self._options.restart)
         while True:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from penstock.spark.session import SparkSettings, open_session
@@ -16,8 +16,35 @@ if TYPE_CHECKING:
     from penstock.spark.step_folder import Stopped
 
 
+class Asked:
+    """Whether the end was asked for.
+
+    A `threading.Event` that a signal sets while the same thread begins or ends to wait for it is locked for ever.
+    """
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._told: SimpleQueue[None] = SimpleQueue()  # which may be interrupted by itself
+
+    def set(self) -> None:
+        """Ask for it; also from a signal's handler."""
+        self._asked = True
+        self._told.put(None)
+
+    def is_set(self) -> bool:
+        """Whether it was."""
+        return self._asked
+
+    def wait(self, timeout: float) -> bool:
+        """Whether it is within so many seconds."""
+        if not self._asked:
+            with suppress(Empty):
+                self._told.get(timeout=timeout)
+        return self._asked
+
+
 @contextmanager
-def ending(stop: threading.Event, say: Callable[[str], None]) -> Generator[None]:
+def ending(stop: Asked, say: Callable[[str], None]) -> Generator[None]:
     """SIGTERM or Ctrl-C: the first one ends behind the step at work, the second one cancels that."""
 
     def asked(_number: int, _frame: object) -> None:

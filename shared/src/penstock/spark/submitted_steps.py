@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ from penstock.runs.run_views import RunProgress
 from penstock.spark.code import TaskCode
 from penstock.spark.continuous import ContinuousOptions, ContinuousRun, StepDone, StepWatch
 from penstock.spark.session import DEFAULT_MASTER, SparkSettings, end_session, is_local, ui_address
-from penstock.spark.step_process import ending, open_keeping_signals, stopped_text
+from penstock.spark.step_process import Asked, ending, open_keeping_signals, stopped_text
 from penstock.spark.submitting import AttemptFolder, AttemptSpec, is_secret
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def run_steps(
         StepWatch(progress.done, progress.failed, lambda text: say(f"warning: {text}")),
         end_session,
     )
-    stop = threading.Event()
+    stop = Asked()
     try:
         with ending(stop, say):
             return RunOutcome("FINISHED", stopped_text(run.run(stop)))
