@@ -27,9 +27,9 @@ from penstock.postgres_tables.change_positions import ChangePosition
 
 pytestmark = pytest.mark.timeout(240)
 LAST = 9
+"""The attempt that comes to the end, if a restart has come within a transaction by then."""
 MOST = 40
-"""Of which the last one may be, until a restart has come within a transaction."""
-"""The attempt that comes to the end."""
+"""The last one that may."""
 
 
 @pytest.fixture(scope="module")
