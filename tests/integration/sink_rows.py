@@ -80,3 +80,9 @@ def write(sink: Any, rows: Any, schema: Any) -> None:
     p = Pipeline("p")
     p.read(iterables.Source(rows, schema=schema)).write(sink)
     assert p.run().state == "FINISHED"
+
+
+def joined(lookup: Any, *keys: Any, on: Any = "id", how: Any = "inner") -> list[tuple[Any, ...]]:
+    """The rows of a join of these with a lookup."""
+    read = Pipeline("p").read(iterables.Source(keys, schema=type(keys[0])))
+    return read.join(lookup, on=on, how=how).collect().rows()

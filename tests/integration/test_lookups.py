@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 import pytest
 import redis as redis_client
+from tests.integration.sink_rows import joined
 
 from penstock import DecimalType, Pipeline, PipelineError
 from penstock.connectors import http, iterables, redis
@@ -92,10 +93,6 @@ class Labelled:
     shop: str
     item: str
     label: str
-
-
-def joined(lookup: Any, *keys: Key, on: Any = "id", how: Any = "inner") -> list[tuple[Any, ...]]:
-    return Pipeline("p").read(iterables.Source(keys, schema=Key)).join(lookup, on=on, how=how).collect().rows()
 
 
 def met(lookup: Any) -> Everything:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-from collections.abc import Iterator
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
@@ -24,8 +23,8 @@ from tests.integration.publishing_by_hand import (
     check_rows_are_visible_once,
     published,
 )
-from tests.integration.sink_rows import ALL, EMPTY, Everything, Sale, read_back, sales, sales_by_shop, write
-from tests.postgres_server import PostgresServer, running_postgres
+from tests.integration.sink_rows import ALL, EMPTY, Everything, Sale, joined, read_back, sales, sales_by_shop, write
+from tests.postgres_server import PostgresServer
 from tests.unit.task.publishing_parts import Exchange, Run
 
 from penstock import DecimalType, Pipeline, PipelineError, col, count, lit
@@ -43,12 +42,6 @@ pytestmark = pytest.mark.timeout(120)
 START = datetime(2026, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with running_postgres() as found:
-        yield found
-
-
 @dataclass
 class Key:
     id: int
@@ -59,11 +52,6 @@ class Key:
 class Named:
     id: int
     label: str | None
-
-
-def joined(lookup: Any, *keys: Any, on: Any = "id", how: Any = "inner") -> list[tuple[Any, ...]]:
-    schema = type(keys[0])
-    return Pipeline("p").read(iterables.Source(keys, schema=schema)).join(lookup, on=on, how=how).collect().rows()
 
 
 # -- lookups ------------------------------------------------------------------------------------------------------------

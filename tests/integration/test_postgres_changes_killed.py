@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,12 +30,6 @@ LAST = 9
 """The attempt that comes to the end, if a restart has come within a transaction by then."""
 MOST = 40
 """The last one that may."""
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with running_postgres() as found:
-        yield found
 
 
 def pipeline(table: ChangingTable, out: Path, **options: Any) -> Pipeline:

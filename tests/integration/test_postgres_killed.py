@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,12 +12,6 @@ from tests.integration.publishing_by_hand import check_kills_change_nothing
 from tests.postgres_server import PostgresServer, running_postgres
 
 pytestmark = pytest.mark.timeout(180)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with running_postgres() as found:
-        yield found
 
 
 async def test_a_server_that_is_killed_changes_nothing() -> None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 import pytest
 from postgres_tables import Table, Target
-from tests.integration.sink_rows import write
-from tests.postgres_server import PostgresServer, running_postgres
+from tests.integration.sink_rows import joined, write
+from tests.postgres_server import PostgresServer
 from tests.services import wait_for
 
-from penstock import Pipeline, PipelineError
-from penstock.connectors import iterables, postgres
+from penstock import PipelineError
+from penstock.connectors import postgres
 from penstock.connectors.base import PublishedMark
 from penstock.connectors.postgres import publishing
 from penstock.errors import ExternalError
@@ -23,12 +22,6 @@ from penstock.settings import Secret
 from penstock.types import schema_of
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with running_postgres() as found:
-        yield found
 
 
 @dataclass
@@ -45,11 +38,6 @@ class Numbered:
 @dataclass
 class Labelled:
     label: str
-
-
-def joined(lookup: Any, *keys: Any, on: str) -> list[tuple[Any, ...]]:
-    read = Pipeline("p").read(iterables.Source(keys, schema=type(keys[0])))
-    return read.join(lookup, on=on).collect().rows()
 
 
 def test_more_columns_than_a_function_takes_arguments(server: PostgresServer) -> None:
