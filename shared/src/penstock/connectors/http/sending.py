@@ -193,10 +193,8 @@ class Requests:
             except (httpx2.HTTPError, TimeoutError) as error:
                 problem = f"{shown}: {str(error) or type(error).__name__}"
             else:
-                problem = (
-                    f"{shown}: {answer.status_code} {answer.reason_phrase} {said[:800].decode(errors='replace')[:200]}"
-                )
-                problem = problem.rstrip()
+                words = said[:800].decode(errors="replace")[:200]
+                problem = f"{shown}: {answer.status_code} {answer.reason_phrase} {words}".rstrip()
                 if answer.is_success or (body is None and answer.status_code in _NOT_THERE):
                     return ""
                 if answer.status_code in (*_REFUSED, *(_NOT_THERE if each_its_own else ())):
