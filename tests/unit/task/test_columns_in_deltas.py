@@ -9,10 +9,12 @@ import polars as pl
 import pytest
 from test_joins import join_node
 from test_top_changes import top_node
+from window_cases import frame_of, window_node
 
 from penstock.adapters.memory import MemoryBlobs
 from penstock.batches import EVENT_TIME
-from penstock.graph.logical import RETRACTED, Node, Within
+from penstock.expressions import col, count
+from penstock.graph.logical import RETRACTED, Node, TumblingWindow, Within
 from penstock.protocol.incremental import SnapshotChains
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifests import Manifest
@@ -21,6 +23,7 @@ from penstock.task.operator import OperatorContext, OperatorSnapshot
 from penstock.task.operators import build_operator
 from penstock.task.snapshots import FrozenSubtask, chains_of, restore_operator, upload
 from penstock.testing.harness import Collector
+from penstock.times import MAX_WATERMARK
 
 GROUPS = 16
 
@@ -100,3 +103,19 @@ def test_a_row_that_was_taken_back_and_came_again_is_the_newer_one_whatever_is_m
     assert [(row["id"], row[RETRACTED]) for row in sent] == [(2, True), (1, False)]
     sent = subtask.feed(changes(("a", 1.0, 1, True)))
     assert [(row["id"], row[RETRACTED]) for row in sent] == [(1, True)]
+
+
+def test_a_window_fires_once_per_key_whatever_layers_its_rows_come_back_from():
+    """A full run of many keys, and two deltas that have one of them again."""
+    subtask = Subtask(window_node(TumblingWindow(10), aggregates=[("n", count()), ("total", col("value").sum())]))
+    subtask.feed(frame_of([(f"key {number}", 1, number) for number in range(1_000)]))
+    subtask.take()
+    for value in (20, 400):
+        subtask.feed(frame_of([("key 3", 2, value)]))
+        snapshot = subtask.take()
+        assert len(snapshot.operators["op"].runs) > 1
+    restored = subtask.restored(snapshot)
+    restored.operator.advance(MAX_WATERMARK, restored.output)
+    fired = [row for sent in restored.output.frames for row in sent.to_dicts()]
+    assert len(fired) == 1_000
+    assert [(row["n"], row["total"]) for row in fired if row["key"] == "key 3"] == [(3, 423)]

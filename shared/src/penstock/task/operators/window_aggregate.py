@@ -19,6 +19,7 @@ import polars as pl
 from penstock.batches import EVENT_TIME, PANE, ROWS, WATERMARK
 from penstock.errors import IncompatibleStateError
 from penstock.graph.logical import CumulativeWindow, Node, SlidingWindow, TumblingWindow, WindowAggregate
+from penstock.state.freezes import ADDS
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.lateness import FixedLateness
@@ -298,22 +299,28 @@ class WindowAggregateOperator(Operator):
 
     def _restore(self, restored: RestoredState) -> None:
         frames: list[pl.DataFrame] = []
-        for _, header, rows in decode_segments(restored.keyed, self._operator, _KIND, self._partials.keys):
+        groups: set[int] = set()
+        adds = False
+        for group, header, rows in decode_segments(restored.keyed, self._operator, _KIND, self._partials.keys):
             if header["window"] != self._described():
                 raise IncompatibleStateError(
                     f"operator {self._operator!r}: the snapshot holds {_words(header['window'])}, the pipeline has "
                     f"{_words(self._described())}; restore it with the same window, or give the operator another uid"
                 )
             frames.append(self._partials.restored(self._operator, header["partials"], rows))
+            groups.add(group)
+            adds |= header.get(ADDS, False)
             if is_large(sum(frame.height for frame in frames)):
-                self._take_back(frames)
-                frames = []
+                self._take_back(frames, distinct=not adds and len(frames) == len(groups))
+                frames, groups = [], set()
         if frames:
-            self._take_back(frames)
+            self._take_back(frames, distinct=not adds and len(frames) == len(groups))
 
-    def _take_back(self, frames: Sequence[pl.DataFrame]) -> None:
-        """Store restored partials, of which several may be of the same key and pane."""
+    def _take_back(self, frames: Sequence[pl.DataFrame], *, distinct: bool) -> None:
+        """Store restored partials; several may be of the same key and pane unless they are said to be `distinct`."""
         rows = pl.concat(frames)
+        if not distinct:  # a level has one partial per key
+            rows = self._partials.merge([rows], [*self._by, PANE])
         for start, part in split_runs(rows.drop(PANE), rows[PANE].to_numpy()):
             self._store.add_partials(start, part)
         self._store.relieve()
