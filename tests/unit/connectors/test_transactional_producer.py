@@ -37,6 +37,8 @@ class Broker:
         """Producer id, epoch, first sequence and count of each."""
         self.open = True
         self.cluster = SimpleNamespace(leader_for_partition=LEADERS.get)
+        self.metadata: deque[dict[TopicPartition, int]] = deque()
+        """Leaders, as one request after the other finds them; then those of before."""
         self._conns: dict[Any, Any] = {}
 
     # as the client
@@ -47,6 +49,12 @@ class Broker:
     async def ready(self, node: int, *, group: Any) -> bool:
         self._conns[node, group] = self
         self.open = True
+        return True
+
+    async def force_metadata_update(self) -> bool:
+        await asyncio.sleep(0)
+        if self.metadata:
+            self.cluster.leader_for_partition = self.metadata.popleft().get
         return True
 
     def connected(self) -> bool:
@@ -224,8 +232,23 @@ async def test_the_error_of_a_partition_is_told_not_that_of_its_neighbours(
         await producer.commit()
 
 
-async def test_a_partition_without_leader_is_named(producer: TransactionalProducer) -> None:
+async def test_the_leader_of_a_topic_that_was_made_just_now_is_waited_for(
+    producer: TransactionalProducer, broker: Broker
+) -> None:
+    """Not every broker knows it at once."""
+    new = TopicPartition("new", 0)
+    broker.metadata.extend([LEADERS, {new: 2}])
+    await producer.init()
+    await fill(producer, new)
+    await producer.commit()
+    assert [what for what, _ in broker.said] == ["init", "add", "produce at 2", "end"]
+
+
+async def test_a_partition_without_leader_is_named(
+    producer: TransactionalProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may have one soon: the publisher tries again."""
+    monkeypatch.setattr(producer, "_request_timeout_ms", 50)
     await producer.init()
     await fill(producer, TopicPartition("rows", 7))
     with pytest.raises(errors.LeaderNotAvailableError, match=r"rows\[7\]"):

@@ -9,7 +9,6 @@ A transaction of few rows is three requests: which partitions, the records, the 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
@@ -187,16 +186,20 @@ class TransactionalProducer:
 
     async def _leader(self, partition: TopicPartition) -> int:
         """Who has it; a topic that was made just now is not known to every broker yet."""
-        pause_s, until_s = _PAUSE_S, time.monotonic() + self._request_timeout_ms / 1_000
-        while True:
+
+        async def known() -> int:
             leader = self.client.cluster.leader_for_partition(partition)
-            if leader is not None and leader != -1:
-                return leader
-            if time.monotonic() + pause_s > until_s:
-                raise LeaderNotAvailableError(f"{partition.topic}[{partition.partition}]")
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-            await self.client.force_metadata_update()
+            if leader is None or leader == -1:
+                await self.client.force_metadata_update()
+                raise unknown
+            return leader
+
+        unknown = LeaderNotAvailableError(f"{partition.topic}[{partition.partition}]")
+        try:
+            async with asyncio.timeout(self._request_timeout_ms / 1_000):
+                return await _once_done(known, (LeaderNotAvailableError,))
+        except TimeoutError:
+            raise unknown from None
 
     async def _produce_at(self, leader: int, topics: dict[str, list[tuple[int, bytes]]]) -> None:
         request = ProduceRequest(self.transactional_id, -1, self._request_timeout_ms, list(topics.items()))
