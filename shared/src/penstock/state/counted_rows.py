@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -16,7 +15,7 @@ import polars as pl
 
 from penstock.state.freezes import Freeze, Freezes, FrozenAt, added
 from penstock.state.segments import encode_segments
-from penstock.state.sorted_runs import FrozenRun, Matches, Run, SortedRuns, TimedRows, merged
+from penstock.state.sorted_runs import FrozenRun, Matches, Run, SortedRuns, TimedRows, merged_pieces
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 if TYPE_CHECKING:
@@ -79,6 +78,10 @@ class CountedRows:
         """State on the local disk lies there, if it does."""
         self._runs.folder = folder
 
+    def go_on(self) -> bool:
+        """Do a part of what is left of keeping them, for some milliseconds; whether more is left."""
+        return self._runs.go_on()
+
     def add(self, rows: pl.DataFrame) -> None:
         """Add counts of rows."""
         rows = rows.select(*self._columns, *self._counts, *self._newest)
@@ -137,15 +140,13 @@ class CountedRows:
 
     def all(self) -> pl.DataFrame:
         """All rows."""
-        if not self._runs.runs:
-            return self._none.drop(INDEX)
-        # From the newest, which is the smallest, so that most rows are moved once or twice.
-        run = reduce(lambda newer, older: merged(older, newer), reversed(self._runs.runs))
-        return self._folded(run.left(), False).rows.frame
+        self._runs.finish()
+        pieces = merged_pieces(self._runs.runs) if self._runs.runs else ()
+        return pl.concat([self._none.drop(INDEX), *(self._folded(piece, False).rows.frame for piece in pieces)])
 
     def clear(self) -> None:
         """Forget all rows."""
-        self._runs.runs.clear()
+        self._runs.clear()
         self.freezes.restart()
 
     def freeze(self) -> list[FrozenRun]:

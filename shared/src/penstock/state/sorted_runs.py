@@ -7,14 +7,17 @@ size are merged (a log-structured merge tree with its levels in memory): a row i
 A row is of use up to a last moment. It is dropped when its run is merged, at the latest when most of its run is of no use
 any more. What is asked by hash alone may be of another key: `Matches` are checked by the keys themselves.
 
-Where state is on the local disk, so are the rows of large runs, which are merged piece by piece; what they are found and
+Large runs are merged piece by piece, between which others run: `SortedRuns.go_on`. Rows are found without it; whatever
+changes them finishes it first. Where state is on the local disk, so are the rows of large runs; what these are found and
 forgotten by, 33 bytes a row, is in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -65,17 +68,15 @@ class TimedRows:
         """Rows here and there, by their numbers, with marks of their own."""
         return TimedRows(self.found()[rows], self.moments[rows], self.until[rows], self.marked[rows])
 
-    def take(self, chosen: NDArray[np.int64] | NDArray[np.bool_], folder: Path | None = None) -> TimedRows:
-        """The rows with these numbers, or those for which it is true, with marks of their own; many on disk, if there is
-        a folder."""
+    def take(self, chosen: NDArray[np.int64] | NDArray[np.bool_]) -> TimedRows:
+        """The rows with these numbers, or those for which it is true, with marks of their own."""
         rows = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
-        moments, until, marked = self.moments[rows], self.until[rows], self.marked[rows]
-        if folder is None or len(rows) < _ON_DISK_ROWS:
-            return TimedRows(self.frame[rows], moments, until, marked)
-        with FrameWriter(folder) as writer:
-            for begin in range(0, len(rows), _PIECE_ROWS):
-                writer.add(self.frame[rows[begin : begin + _PIECE_ROWS]])
-            return TimedRows(writer.mapped(), moments, until, marked, writer.mapped(at_random=True))
+        return TimedRows(self.frame[rows], self.moments[rows], self.until[rows], self.marked[rows])
+
+    def part(self, begin: int, end: int) -> TimedRows:
+        """The rows from one place to another, which stay where they are."""
+        part = slice(begin, end)
+        return TimedRows(self.frame[part], self.moments[part], self.until[part], self.marked[part])
 
     def on_disk(self, folder: Path) -> TimedRows:
         """The same, with the frame in a file, and the same marks."""
@@ -100,16 +101,11 @@ class FrozenRun:
         return self.kept if self.chosen is None else self.kept.take(np.sort(self.chosen))
 
     def pieces(self) -> Iterator[TimedRows]:
-        """The same rows, some at a time."""
-        if self.chosen is not None:
-            rows = np.sort(self.chosen)
-            for begin in range(0, len(rows), _PIECE_ROWS):
-                yield self.kept.take(rows[begin : begin + _PIECE_ROWS])
-            return
-        for begin in range(0, self.kept.height, _PIECE_ROWS):
-            part = slice(begin, begin + _PIECE_ROWS)
-            kept = self.kept
-            yield TimedRows(kept.frame[part], kept.moments[part], kept.until[part], kept.marked[part])
+        """Those that were of use, some at a time."""
+        rows = None if self.chosen is None else np.sort(self.chosen)
+        for begin in range(0, self.kept.height if rows is None else len(rows), _PIECE_ROWS):
+            end = begin + _PIECE_ROWS
+            yield self.kept.part(begin, end) if rows is None else self.kept.take(rows[begin:end])
 
 
 class Run:
@@ -137,12 +133,13 @@ class Run:
         before, self.passed = self.passed, int(np.searchsorted(self._ends, reached, side="right"))
         return self._order[before : self.passed]
 
-    def left(self, folder: Path | None = None) -> Run:
-        """The rows that are still of use; many on disk, if there is a folder."""
-        if self._order is None:
-            return self
-        left = np.sort(self._order[self.passed :])
-        return Run(self.rows.take(left, folder), self.hashes[left], self.window)
+    def gone(self) -> NDArray[np.bool_] | None:
+        """Which rows are of no use any more; None for none."""
+        if self._order is None or not self.passed:
+            return None
+        gone = np.zeros(self.rows.height, np.bool_)
+        gone[self._order[: self.passed]] = True
+        return gone
 
     def freeze(self) -> FrozenRun:
         """The rows that are still of use, as they are now."""
@@ -191,6 +188,8 @@ class SortedRuns:
         self.runs: list[Run] = []
         self.folder: Path | None = None
         """Where state on the local disk lies, if it does."""
+        self._tidying: Iterator[None] = iter(())
+        """What is left of merging runs."""
 
     @property
     def height(self) -> int:
@@ -201,20 +200,43 @@ class SortedRuns:
         """What rows are sorted and looked for by."""
         return hash64_frame(frame, self._keys)
 
+    def go_on(self) -> bool:
+        """Do a part of what is left of merging runs, for some milliseconds; whether more is left."""
+        return next(self._tidying, self) is not self
+
+    def finish(self) -> None:
+        """Leave nothing of it, as is needed before a row is marked: those of runs at work have been copied."""
+        while self.go_on():
+            pass
+
     def add(self, rows: TimedRows, hashes: NDArray[np.uint64]) -> None:
         """Keep rows, in order of arrival behind those that are there."""
         if not rows.height:
             return
+        self.finish()
         order = np.lexsort((rows.moments, hashes))
         fresh = self._fresh(Run(rows.take(order), hashes[order], self._freezes.current))
         if not fresh.rows.height:
             return
         self.runs.append(fresh)
+        self._tidying = self._tidied()
+        self.go_on()
+
+    def clear(self) -> None:
+        """Keep nothing."""
+        self._tidying = iter(())
+        self.runs = []
+
+    def _tidied(self) -> Iterator[None]:
+        """Runs of which most is of no use become smaller, those of about one size become one, large ones lie on disk."""
+        for place, run in enumerate(self.runs):
+            if 2 * run.passed > run.rows.height:
+                self.runs[place] = yield from merged([run], folder=self.folder)
         for place in range(len(self.runs) - 1, 0, -1):
             older, newer = self.runs[place - 1 : place + 1]
             if self._is_like(older, newer) and self._freezes.together(older.window, newer.window):
-                both = merged(older, newer, self.folder)
-                self.runs[place - 1 : place + 1] = [self._thinned(both, oldest=place == 1)]
+                thinned = partial(self._thinned, oldest=place == 1)
+                self.runs[place - 1 : place + 1] = [(yield from merged([older, newer], thinned, self.folder))]
         for run in self.runs:
             if self.folder is not None and run.rows.height >= _ON_DISK_ROWS and run.rows.at_random is None:
                 run.rows = run.rows.on_disk(self.folder)
@@ -285,7 +307,8 @@ class SortedRuns:
             due = run.pass_by(reached)
             if len(due):
                 yield run.rows, due
-        self.runs = [self._compacted(run) for run in self.runs if run.passed < run.rows.height]
+        self.runs = [run for run in self.runs if run.passed < run.rows.height]
+        self._tidying = self._tidied()
 
     def freeze(self) -> list[FrozenRun]:
         """The rows that are of use, as they are now: what changes later does not change them. Copies marks alone."""
@@ -315,14 +338,11 @@ class SortedRuns:
         older = (run.hashes[1:] == run.hashes[:-1]) & (run.rows.moments[1:] <= self._reached)
         older &= self._same_keys(run.rows.frame, places, run, places + 1)
         left = np.append(~older, np.ones(1, np.bool_))
-        return run if left.all() else Run(run.rows.take(left, self.folder), run.hashes[left], run.window)
+        return run if left.all() else Run(run.rows.take(left), run.hashes[left], run.window)
 
     @staticmethod
     def _is_like(older: Run, newer: Run) -> bool:
         return older.rows.height <= max(_LEAST_ROWS, 2 * newer.rows.height)
-
-    def _compacted(self, run: Run) -> Run:
-        return run if 2 * run.passed <= run.rows.height else run.left(self.folder)
 
 
 def places_in(begin: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -331,17 +351,63 @@ def places_in(begin: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[NDAr
     return numbers, np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts - begin, counts)
 
 
-def merged(older: Run, newer: Run, folder: Path | None = None) -> Run:
-    """The rows of both that are still of use, many of them on disk, if there is a folder."""
-    parts = [run.left(folder) for run in (older, newer)]
-    frame = pl.concat([run.rows.frame for run in parts])
-    hashes = np.concatenate([run.hashes for run in parts])
+def merged(
+    runs: Sequence[Run], thinned: Callable[[Run], Run] = lambda run: run, folder: Path | None = None
+) -> Generator[None, None, Run]:
+    """What is still of use of adjacent runs, oldest first, as one; others may run wherever it yields.
+
+    Args:
+        runs: not changed meanwhile.
+        thinned: is given each piece, and gives what is kept of it. Rows of one hash are in one piece.
+        folder: many rows lie there, if it is given.
+    """
+    pieces: list[Run] = []
+    with contextlib.ExitStack() as stack:
+        writer = None
+        if folder is not None and sum(run.rows.height - run.passed for run in runs) >= _ON_DISK_ROWS:
+            writer = stack.enter_context(FrameWriter(folder))
+        for piece in merged_pieces(runs):
+            if pieces:
+                yield
+            kept = thinned(piece)
+            if writer is not None:
+                writer.add(kept.rows.frame)
+                kept.rows = replace(kept.rows, frame=kept.rows.frame.clear())
+            pieces.append(kept)
+        if writer is None:
+            frame, at_random = pl.concat([piece.rows.frame for piece in pieces]), None
+        else:
+            frame, at_random = writer.mapped(), writer.mapped(at_random=True)
+    return _run_of(pieces, frame, at_random)
+
+
+def merged_pieces(runs: Sequence[Run]) -> Iterator[Run]:
+    """What is still of use of adjacent runs, oldest first, in order, in pieces; rows of one hash are in one piece."""
+    largest = max(runs, key=lambda run: run.rows.height)
+    cuts = np.unique(largest.hashes[_PIECE_ROWS::_PIECE_ROWS])
+    places = [np.concatenate([[0], np.searchsorted(run.hashes, cuts), [run.rows.height]]).tolist() for run in runs]
+    gone = [run.gone() for run in runs]
+    for piece in range(len(cuts) + 1):
+        parts: list[Run] = []
+        for run, at, useless in zip(runs, places, gone, strict=True):
+            begin, end = at[piece : piece + 2]
+            rows, hashes = run.rows.part(begin, end), run.hashes[begin:end]
+            if useless is not None:
+                left = ~useless[begin:end]
+                rows, hashes = rows.take(left), hashes[left]
+            parts.append(Run(rows, hashes, run.window))
+        joined = _run_of(parts, pl.concat([part.rows.frame for part in parts]))
+        order = _order(joined.hashes, joined.rows.moments)
+        yield Run(joined.rows.take(order), joined.hashes[order], joined.window)
+
+
+def _run_of(parts: Sequence[Run], frame: pl.DataFrame, at_random: pl.DataFrame | None = None) -> Run:
+    """Parts one behind the other, of which `frame` has the rows."""
     moments, until, marked = (
-        np.concatenate([getattr(run.rows, name) for run in parts]) for name in ("moments", "until", "marked")
+        np.concatenate([getattr(part.rows, name) for part in parts]) for name in ("moments", "until", "marked")
     )
-    order = _order(hashes, moments)
-    rows = TimedRows(frame, moments, until, marked).take(order, folder)
-    return Run(rows, hashes[order], max(older.window, newer.window))
+    hashes = np.concatenate([part.hashes for part in parts])
+    return Run(TimedRows(frame, moments, until, marked, at_random), hashes, max(part.window for part in parts))
 
 
 def _order(hashes: NDArray[np.uint64], moments: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -77,6 +77,9 @@ class AggregateChangesOperator(Operator):
             output.rows(changed.select(*self._names, *self._hidden))
         self._table.maintain(len(keys))
 
+    def go_on(self) -> bool:
+        return self._others is not None and self._others.kept_rows.go_on()
+
     def _sent(self, kept: pl.DataFrame) -> pl.DataFrame:
         """The results of keys that have rows."""
         results = [pl.col(stored).alias(name) for stored, name in self._stored.items()]
@@ -173,12 +176,12 @@ class _OfRows:
         self._names = [name for name, _ in aggregates]
         self._plan = AggregatePlan.build(aggregates, schema, where, event_time=False)
         self._distinct = all(is_of_distinct(expr) for _, expr in aggregates)
-        self._rows = CountedRows(keys.names, self.kept.polars())
+        self.kept_rows = CountedRows(keys.names, self.kept.polars())
 
     def results(self, rows: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
         """Keep the rows, or no longer; the results of all rows of these keys, in their order."""
-        self._rows.add(rows.select(*self.kept.names, count_of_change()))
-        found = self._rows.of(keys).filter(pl.col(COUNT) > 0)
+        self.kept_rows.add(rows.select(*self.kept.names, count_of_change()))
+        found = self.kept_rows.of(keys).filter(pl.col(COUNT) > 0)
         if not self._distinct:
             found = found[np.repeat(np.arange(found.height), found[COUNT].to_numpy())]
         partials = found.group_by(INDEX).agg(self._plan.init_grouped)
@@ -190,11 +193,11 @@ class _OfRows:
 
     def freeze(self) -> list[pl.DataFrame]:
         """All rows as they are now."""
-        return [run.rows().frame for run in self._rows.freeze()]
+        return [run.rows().frame for run in self.kept_rows.freeze()]
 
     def load(self, rows: pl.DataFrame) -> None:
         """Add rows of a snapshot."""
-        self._rows.add(rows.select(*self.kept.names, COUNT))
+        self.kept_rows.add(rows.select(*self.kept.names, COUNT))
 
 
 def _negated(name: str, kind: pl.DataType) -> pl.Expr:

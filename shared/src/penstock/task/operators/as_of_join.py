@@ -86,6 +86,9 @@ class AsOfJoinOperator(JoiningOperator):
 
     # -- time -----------------------------------------------------------------------------------------------------------
 
+    def go_on(self) -> bool:
+        return self._versions.go_on()
+
     def fire_due(self, watermark: int, output: Output) -> bool:
         reached = self._watermarks.advance(watermark)
         if self._waiting and self._earliest <= reached:

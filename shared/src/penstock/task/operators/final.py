@@ -115,6 +115,9 @@ class RowsThatHoldOperator(_AtTheEnd):
     def process(self, frame: pl.DataFrame, output: Output) -> None:
         self._rows.add(canonical_keys(frame, self._keys).with_columns(count_of_change()))
 
+    def go_on(self) -> bool:
+        return self._rows.go_on()
+
     def _taken(self) -> pl.DataFrame:
         rows = self._rows.all()
         self._rows.clear()

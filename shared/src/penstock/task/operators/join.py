@@ -76,6 +76,8 @@ class JoinOperator(JoiningOperator):
     # -- rows -----------------------------------------------------------------------------------------------------------
 
     def process_input(self, number: int, frame: pl.DataFrame, output: Output) -> None:
+        for runs in self._runs:
+            runs.finish()
         marks = np.broadcast_to(self._watermarks.at_rows(frame), frame.height)
         placed = self._meeting.placed(number, frame[EVENT_TIME].to_numpy(), marks)
         self._context.metrics.late_rows += int(placed.late.sum())
@@ -147,6 +149,9 @@ class JoinOperator(JoiningOperator):
         output.rows(pl.concat([part.rows for part in parts])[order].with_columns(hidden))
 
     # -- time -----------------------------------------------------------------------------------------------------------
+
+    def go_on(self) -> bool:
+        return any(runs.go_on() for runs in self._runs)
 
     def fire_due(self, watermark: int, output: Output) -> bool:
         reached = self._watermarks.advance(watermark)

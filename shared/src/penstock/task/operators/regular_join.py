@@ -301,6 +301,9 @@ class RegularJoinOperator(JoiningOperator):
                 beside.append(pl.Series(WATERMARK, marks[places[order]]))
         output.rows(rows.with_columns(beside))
 
+    def go_on(self) -> bool:
+        return any(rows.go_on() for rows in self._rows)
+
     def fire_due(self, watermark: int, output: Output) -> bool:
         self._watermarks.advance(watermark)
         return False

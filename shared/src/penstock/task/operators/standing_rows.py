@@ -92,6 +92,9 @@ class StandingRowsOperator(Operator):
         self._rows.add(self._prepared(rows.with_columns(count_of_change(), came)))
         self._came += rows.height
 
+    def go_on(self) -> bool:
+        return self._rows.go_on()
+
     def snapshot(self) -> OperatorSnapshot | None:
         max_parallelism, incremental = self._context.max_parallelism, self._context.incremental
         kept = self._rows.frozen({"kind": self._kind}, self._keys, max_parallelism, incremental=incremental)
