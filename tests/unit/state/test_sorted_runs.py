@@ -56,7 +56,7 @@ STEPS = st.lists(
 @pytest.fixture(autouse=True)
 def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is large."""
-    for name, value in (("_PIECE_ROWS", 2), ("_LEAST_ROWS", 2), ("_ON_DISK_ROWS", 3)):
+    for name, value in (("_PIECE_ROWS", 2), ("_LEAST_ROWS", 2), ("_ON_DISK_ROWS", 3), ("_WRITTEN_BYTES", 40)):
         monkeypatch.setattr(sorted_runs, name, value)
 
 
@@ -132,7 +132,7 @@ def test_a_large_merge_is_done_in_parts() -> None:
         turns += 1
         met = list(runs.matches(asked, runs.hashes(asked), np.array([0]), np.array([0])))
         assert sorted(each for found in met for each in found.run.rows.frame["number"][found.found]) == [7, 27]
-    assert turns == 8
+    assert turns == 10
     (run,) = runs.runs
     assert run.rows.height == 40
     assert (run.hashes[1:] >= run.hashes[:-1]).all()

@@ -38,6 +38,8 @@ _LEAST_ROWS: Final = 1_024
 _ON_DISK_ROWS: Final = 262_144
 """Runs from here on lie on the local disk, where state is there."""
 _PIECE_ROWS: Final = 65_536
+_WRITTEN_BYTES: Final = 64 << 20
+"""At once, of what is merged onto the disk: rows are found faster in few large parts."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,7 @@ class TimedRows:
     def on_disk(self, folder: Path) -> TimedRows:
         """The same, with the frame in a file, and the same marks."""
         with FrameWriter(folder) as writer:
-            for piece in self.frame.iter_slices(_PIECE_ROWS):
-                writer.add(piece)
+            writer.add(self.frame)
             return replace(self, frame=writer.mapped(), at_random=writer.mapped(at_random=True))
 
 
@@ -362,6 +363,8 @@ def merged(
         folder: many rows lie there, if it is given.
     """
     pieces: list[Run] = []
+    frames: list[pl.DataFrame] = []
+    size = 0
     with contextlib.ExitStack() as stack:
         writer = None
         if folder is not None and sum(run.rows.height - run.passed for run in runs) >= _ON_DISK_ROWS:
@@ -370,15 +373,32 @@ def merged(
             if pieces:
                 yield
             kept = thinned(piece)
-            if writer is not None:
-                writer.add(kept.rows.frame)
-                kept.rows = replace(kept.rows, frame=kept.rows.frame.clear())
+            frames.append(kept.rows.frame)
+            size += kept.rows.frame.estimated_size()
+            kept.rows = replace(kept.rows, frame=frames[-1].clear())
             pieces.append(kept)
+            if writer is not None and size >= _WRITTEN_BYTES:
+                writer.add(pl.concat(frames, rechunk=True))
+                frames, size = [], 0
+        if writer is None and len(pieces) == 1:
+            pieces[0].rows = replace(pieces[0].rows, frame=frames[0])
+            return pieces[0]
         if writer is None:
-            frame, at_random = pl.concat([piece.rows.frame for piece in pieces]), None
+            frame, at_random = (yield from _in_one(frames)), None
         else:
+            if frames:
+                writer.add(pl.concat(frames, rechunk=True))
             frame, at_random = writer.mapped(), writer.mapped(at_random=True)
     return _run_of(pieces, frame, at_random)
+
+
+def _in_one(frames: Sequence[pl.DataFrame]) -> Generator[None, None, pl.DataFrame]:
+    """The frames in one chunk, in which rows are found several times as fast as in many."""
+    columns: list[pl.Series] = []
+    for name in frames[0].columns:
+        columns.append(pl.concat([frame[name] for frame in frames], rechunk=True))
+        yield
+    return pl.DataFrame(columns)
 
 
 def merged_pieces(runs: Sequence[Run]) -> Iterator[Run]:
