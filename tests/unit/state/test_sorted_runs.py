@@ -56,7 +56,7 @@ STEPS = st.lists(
 @pytest.fixture(autouse=True)
 def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is large."""
-    for name, value in (("_PIECE_ROWS", 2), ("_LEAST_ROWS", 2), ("_ON_DISK_ROWS", 3), ("_WRITTEN_BYTES", 40)):
+    for name, value in (("_PIECE_ROWS", 2), ("_LEAST_ROWS", 2), ("_ON_DISK_ROWS", 3), ("_TOGETHER_BYTES", 40)):
         monkeypatch.setattr(sorted_runs, name, value)
 
 

@@ -29,10 +29,14 @@ class FrameWriter:
 
     Args:
         folder: where the file is; made if it is missing.
+        together: of how many bytes parts are written as one. Rows here and there are found faster in few large parts.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, together: int = 0) -> None:
         self._folder = folder
+        self._together = together
+        self._waiting: list[pl.DataFrame] = []
+        self._waiting_bytes = 0
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - what is mapped outlives it
@@ -58,10 +62,20 @@ class FrameWriter:
             ExternalError: the disk is full or broken.
         """
         self._none = frame.clear() if self._none is None else self._none
-        if not frame.height:
+        if frame.height:
+            self._waiting.append(frame)
+            self._waiting_bytes += int(frame.estimated_size())
+        if self._waiting_bytes >= self._together:
+            self._write()
+
+    def _write(self) -> None:
+        """What waits, as one part."""
+        if not self._waiting:
             return
+        part = pl.concat(self._waiting, rechunk=True)
+        self._waiting, self._waiting_bytes = [], 0
         try:
-            frame.write_ipc_stream(self._file, compression="uncompressed", compat_level=pl.CompatLevel.newest())
+            part.write_ipc_stream(self._file, compression="uncompressed", compat_level=pl.CompatLevel.newest())
             self._ends.append(self._file.tell())
         except OSError as error:
             raise self._unusable(error) from error
@@ -76,6 +90,7 @@ class FrameWriter:
             ExternalError: the disk is full or broken.
         """
         assert self._none is not None
+        self._write()
         if len(self._ends) == 1:
             return self._none
         try:

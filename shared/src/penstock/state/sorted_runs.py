@@ -38,8 +38,8 @@ _LEAST_ROWS: Final = 1_024
 _ON_DISK_ROWS: Final = 262_144
 """Runs from here on lie on the local disk, where state is there."""
 _PIECE_ROWS: Final = 65_536
-_WRITTEN_BYTES: Final = 64 << 20
-"""At once, of what is merged onto the disk: rows are found faster in few large parts."""
+_TOGETHER_BYTES: Final = 64 << 20
+"""Of rows that are merged onto the disk."""
 
 
 @dataclass(frozen=True)
@@ -364,32 +364,20 @@ def merged(
     """
     pieces: list[Run] = []
     frames: list[pl.DataFrame] = []
-    size = 0
     with contextlib.ExitStack() as stack:
         writer = None
         if folder is not None and sum(run.rows.height - run.passed for run in runs) >= _ON_DISK_ROWS:
-            writer = stack.enter_context(FrameWriter(folder))
+            writer = stack.enter_context(FrameWriter(folder, _TOGETHER_BYTES))
         for piece in merged_pieces(runs):
             if pieces:
                 yield
             kept = thinned(piece)
-            frames.append(kept.rows.frame)
-            size += kept.rows.frame.estimated_size()
-            kept.rows = replace(kept.rows, frame=frames[-1].clear())
+            (frames.append if writer is None else writer.add)(kept.rows.frame)
+            kept.rows = replace(kept.rows, frame=kept.rows.frame.clear())
             pieces.append(kept)
-            if writer is not None and size >= _WRITTEN_BYTES:
-                writer.add(pl.concat(frames, rechunk=True))
-                frames, size = [], 0
-        if writer is None and len(pieces) == 1:
-            pieces[0].rows = replace(pieces[0].rows, frame=frames[0])
-            return pieces[0]
-        if writer is None:
-            frame, at_random = (yield from _in_one(frames)), None
-        else:
-            if frames:
-                writer.add(pl.concat(frames, rechunk=True))
-            frame, at_random = writer.mapped(), writer.mapped(at_random=True)
-    return _run_of(pieces, frame, at_random)
+        if writer is not None:
+            return _run_of(pieces, writer.mapped(), writer.mapped(at_random=True))
+    return _run_of(pieces, frames[0] if len(frames) == 1 else (yield from _in_one(frames)))
 
 
 def _in_one(frames: Sequence[pl.DataFrame]) -> Generator[None, None, pl.DataFrame]:
