@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import polars as pl
 import pytest
 
 from penstock.protocol.messages import OperatorMetrics
-from penstock.task.chain import DueOutput, Fanout
+from penstock.task.chain import Chain, DueOutput, Fanout
+from penstock.task.operator import Operator, PartwiseOperator
 from penstock.testing.harness import Collector
 
 
@@ -75,3 +78,41 @@ def test_what_is_emitted_in_one_call_is_not_all_kept(collected):
     for _ in due.hand_on():
         pass
     assert pl.concat(collected.frames)["n"].to_list() == list(range(2_000_000))
+
+
+def test_consumers_go_on_with_what_fired_before_more_is_handed_on():
+    """A slow function behind a window of many rows is called in parts."""
+    calls = 0
+
+    class Slow(PartwiseOperator):
+        def process(self, frame, output):
+            self.take(self._parts(frame))
+
+        def _parts(self, frame):
+            nonlocal calls
+            for _ in frame.iter_slices(1_024):
+                calls += 1
+                yield
+
+    class Fires(Operator):
+        left = 3
+
+        def process(self, frame, output):
+            raise AssertionError
+
+        def fire_due(self, watermark, output):
+            output.rows(numbers(0, 150_000))
+            self.left -= 1
+            return self.left > 0
+
+    slow = Slow()
+    output = Fanout(OperatorMetrics(), None)
+    output.connect(SimpleNamespace(rows=lambda frame: slow.process(frame, None)), None)
+    chain = Chain(None, None)
+    chain.operators = {
+        "fires": SimpleNamespace(operator=Fires(), due=DueOutput(output)),
+        "slow": SimpleNamespace(operator=slow, due=due_output(Collector())),
+    }
+    seen = [calls for _ in chain.fire_due(1)]
+    assert max(after - before for before, after in zip([0, *seen], seen, strict=False)) <= 2
+    assert calls == 3 * (64 + 64 + 19)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -227,19 +227,26 @@ class Chain:
 
     def go_on(self) -> Iterator[None]:
         """Do what rows have left, in parts: see `Operator.go_on`. Consumers first, so that nothing piles up."""
-        links = list(reversed(self.operators.values()))
+        yield from self._go_on(list(reversed(self.operators.values())))
+
+    @staticmethod
+    def _go_on(links: Sequence[OperatorLink]) -> Iterator[None]:
         while any(link.operator.go_on() for link in links):
             yield
 
     def fire_due(self, watermark: int) -> Iterator[None]:
         """Do what is due, in parts where that is much, each operator's before those of its consumers."""
-        for link in self.operators.values():
-            more = True
+        links = list(self.operators.values())
+        for place, link in enumerate(links):
+            consumers, more = links[:place:-1], True
             while more:
                 more = link.operator.fire_due(watermark, link.due)
-                yield from link.due.hand_on()
+                for _ in link.due.hand_on():
+                    yield
+                    yield from self._go_on(consumers)
                 if more:
                     yield
+                    yield from self._go_on(consumers)
 
     def next_timer_us(self) -> int | None:
         """The earliest wall time at which an operator wants to be called."""
