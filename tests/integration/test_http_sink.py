@@ -183,10 +183,12 @@ async def test_a_job_with_failing_workers_and_a_rescale_calls_for_every_row(serv
 # -- answers ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 503])
-def test_what_passes_is_sent_again(service: Service, status: int) -> None:
-    """The same request, after a pause."""
-    service.answer = lambda request: (200 if len(service.requests) > 3 else status, {"Retry-After": "0"})
+@pytest.mark.parametrize(
+    ("status", "again"), [(408, "0"), (409, "-1"), (425, "nan"), (429, "inf"), (500, "soon"), (503, "1e999")]
+)
+def test_what_passes_is_sent_again(service: Service, status: int, again: str) -> None:
+    """The same request, after a pause; when is left to us where what is said is no time."""
+    service.answer = lambda request: (200 if len(service.requests) > 3 else status, {"Retry-After": again})
     write(service.sink(capacity=1), sales(2), Sale)
     assert len(service.requests) == 5
     assert len({request.key for request in service.requests}) == 2
@@ -269,6 +271,7 @@ def test_all_requests_wait_when_one_is_told_to(service: Service) -> None:
             return 429, {"Retry-After": "0.5"}
         if told and now < told[0]:
             early.append(request.body["id"])
+            time.sleep(0.3)  # until the other answer has been read
         return 200, {}
 
     service.answer = answer

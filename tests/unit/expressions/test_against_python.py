@@ -317,6 +317,9 @@ def test_an_unknown_function_is_named_by_what_others_call_it() -> None:
         (lambda: t.dt.convert_time_zone("UTC"), r"did you mean x\.dt\.in_zone"),
         (lambda: s.str.lpad(3), r"did you mean x\.str\.pad_start"),
         (lambda: i.avg(), r"did you mean x\.mean"),
+        (lambda: s.str.len(), r"did you mean x\.str\.len_chars"),
+        (lambda: s.list.length(), r"did you mean x\.list\.len"),
+        (lambda: t.dt.years(), r"did you mean 'dt\.year'"),
     ]:
         with pytest.raises(PipelineError, match=message):
             wrong()

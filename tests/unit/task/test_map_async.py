@@ -583,11 +583,28 @@ class Client:
             raise ConnectionError("too late")
 
 
-@pytest.mark.parametrize("fails", ["", "close"])
-async def test_a_function_with_connections(fails):
+class PlainClient:
+    """The same, which opens and closes without waiting."""
+
+    def __init__(self) -> None:
+        self.ready = False
+
+    def open(self) -> None:
+        LIVES.append("open")
+        self.ready = True
+
+    async def __call__(self, row: Number) -> Square:
+        assert self.ready
+        return Square(row.n, 0)
+
+    def close(self) -> None:
+        LIVES.append("close")
+
+
+@pytest.mark.parametrize("client", [Client(), Client("close"), PlainClient()], ids=["", "close fails", "plain"])
+async def test_a_function_with_connections(client):
     """A copy per subtask, opened before its calls, closed after them; what closing raises changes nothing."""
     LIVES.clear()
-    client = Client(fails)
     harness = OperatorHarness(async_node(client), parallelism=2)
     harness.frame(numbers(1))
     harness.frame(numbers(2))

@@ -224,9 +224,9 @@ class Stream(ColumnVerbs, Generic[T]):
         asked for again, so a call may be made twice for a row. At the end of the input all are waited for.
 
         Args:
-            function: `async def`, or an object with `async def __call__(self, row)`. If that has `async def open(self)`
-                and `async def close(self)`, they are called before and after all calls of a subtask, on a copy of its
-                own: the place for connections.
+            function: `async def`, or an object with `async def __call__(self, row)`. If that has `open(self)` and
+                `close(self)`, with `async def` or without, they are called before and after all calls of a subtask, on
+                a copy of its own: the place for connections.
             capacity: most rows of a subtask that are asked for at once or wait for those before them; then the input
                 waits.
             timeout: how long a row may take, with all its attempts; None: for ever.

@@ -84,7 +84,8 @@ def function(name: str) -> Function:
 
 def suggestion(name: str) -> str:
     """The clause naming the function or aggregate that is meant by a name of Polars, of SQL or of nobody."""
-    found = spellings().get(name.lower().rpartition(".")[2])
+    known = spellings()
+    found = known.get(name.lower()) or known.get(name.lower().rpartition(".")[2])
     if found is not None and name not in CATALOGUE:
         return f"did you mean {found}?"
     return nearest(name, [*CATALOGUE, *(row.name for row in (*AGGREGATES, *OVER_ROWS))])
@@ -118,6 +119,9 @@ _ELSEWHERE: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (("stddev", "stddev_pop", "std_pop"), "x.std(ddof=1) of a sample, x.std(ddof=0) of all"),
     (("variance", "var_pop"), "x.var(ddof=1) of a sample, x.var(ddof=0) of all"),
     (("len",), "count() or x.list.len()"),
+    (("str.len", "str.size"), "x.str.len_chars()"),
+    (("list.length", "list.size"), "x.list.len()"),
+    (("map.length", "map.size"), "x.map.len()"),
     (("implode", "array_agg", "collect_list"), "x.collect()"),
     (("map_elements", "apply", "transform"), "stream.map(function)"),
     (("over",), "stream.key_by(...).over().with_columns(...)"),

@@ -30,7 +30,7 @@ class _Namespace:
     if not TYPE_CHECKING:  # an editor shall know that there is no such method
 
         def __getattr__(self, name):
-            raise unknown(name, f"{self._expr}: .{self._name}.{name}")
+            raise unknown(f"{self._name}.{name}", f"{self._expr}: .{self._name}.{name}")
 
 
 class UnknownFunctionError(PipelineError, AttributeError):
@@ -39,7 +39,7 @@ class UnknownFunctionError(PipelineError, AttributeError):
 
 def unknown(name: str, where: str) -> AttributeError:
     """The error of a method that there is not; Python itself asks for some that begin with underscores."""
-    if name.startswith("_"):
+    if name.rpartition(".")[2].startswith("_"):
         return AttributeError(name)
     from penstock.expressions.catalogue import suggestion
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
@@ -222,7 +223,7 @@ def _retry_after_s(answer: httpx2.Response) -> float:
     """In how many seconds an answer says to come again; 0 if it does not."""
     said = answer.headers.get("Retry-After", "0")
     with contextlib.suppress(ValueError):
-        return max(0.0, float(said))
+        return max(0.0, float(said)) if math.isfinite(float(said)) else 0.0
     with contextlib.suppress(ValueError):
         return max(0.0, parsedate_to_datetime(said).timestamp() - time.time())
     return 0.0

@@ -92,9 +92,9 @@ class Caller:
             self._opening = loop.create_task(self._opened(begin))
         return loop
 
-    async def _opened(self, begin: Callable[[], Awaitable[None]]) -> None:
+    async def _opened(self, begin: Callable[[], Awaitable[None] | None]) -> None:
         try:
-            await begin()
+            await _awaited(begin())
             self._is_open = True
         except Exception as error:  # whatever the user's function raises
             self._fail(error, f"{self._where}.open raised {type(error).__name__}: {error}")
@@ -204,12 +204,12 @@ class Caller:
         if self._runner is not None:
             self._runner.close()
 
-    async def _ended(self, tasks: list[asyncio.Task[None]], end: Callable[[], Awaitable[None]] | None) -> None:
+    async def _ended(self, tasks: list[asyncio.Task[None]], end: Callable[[], Awaitable[None] | None] | None) -> None:
         try:
             async with asyncio.timeout(CLOSING_S):
                 await asyncio.gather(*tasks, return_exceptions=True)
                 if end is not None:
-                    await end()
+                    await _awaited(end())
         except TimeoutError:
             _log.warning("calls that were given up do not end", operator=self._where, after_s=CLOSING_S)
         except Exception as error:  # whatever the user's function raises: its rows are sent on, or will be asked again
@@ -218,6 +218,12 @@ class Caller:
     def closing(self) -> Awaitable[None] | None:
         """What `close` has left to wait for."""
         return self._closing
+
+
+async def _awaited(begun: Awaitable[None] | None) -> None:
+    """`open` and `close` may be plain functions, too."""
+    if inspect.isawaitable(begun):
+        await begun
 
 
 def _said(error: BaseException) -> str:
