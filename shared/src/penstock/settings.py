@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, get_type_hints
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -49,6 +50,20 @@ class Secret:
     def reveal(self) -> str:
         """The plain string."""
         return self._text
+
+
+def shown_address(url: str) -> str:
+    """What may be shown of an address: host, port and path, without user, password and query.
+
+    Empty if that cannot be told: a password with a `/`, `?`, `#` or `[` as it is would be read as one of these.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return ""
+    if "@" in parts.path + parts.query + parts.fragment:
+        return ""
+    return parts.netloc.rpartition("@")[2] + parts.path
 
 
 _NONE = Secret()
@@ -98,6 +113,11 @@ class RedisSettings:
     """Where Redis wants a certificate of its clients (mutual TLS): that one, as PEM."""
     ssl_keyfile: str = ""
     """Its key."""
+
+    @property
+    def address(self) -> str:
+        """Host, port and database, as people may see them; empty if `url` is none of which they can be told."""
+        return shown_address(self.url.reveal())
 
 
 @dataclass(frozen=True)

@@ -68,3 +68,16 @@ def test_addresses_that_are_none(url: str) -> None:
     with pytest.raises(UsageError, match=r"redis\.url") as caught:
         RedisMetadata(RedisSettings(Secret(url)), "c")
     assert "pa55word" not in str(caught.value) + repr(caught.value.__cause__)
+
+
+@pytest.mark.parametrize("sign", "/?#[@")
+def test_passwords_that_are_not_encoded(sign: str) -> None:
+    """An address is read otherwise than it was meant: no half of the password passes for a host or a port."""
+    settings = RedisSettings(Secret(f"redis://ann:pa55{sign}w0rd@host:6379/0"))
+    if sign == "@":
+        assert settings.address == "host:6379/0"
+        return
+    with pytest.raises(UsageError, match=r"redis\.url.*percent-encode") as caught:
+        RedisMetadata(settings, "c")
+    assert not [half for half in ("pa55", "w0rd") if half in settings.address + str(caught.value)]
+    assert caught.value.__cause__ is None

@@ -12,7 +12,6 @@ import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -44,7 +43,7 @@ class RedisMetadata:
 
     def __init__(self, settings: RedisSettings, cluster: str) -> None:
         self._prefix = f"penstock:{cluster}:"
-        self._where = _address(settings)
+        self._where = settings.address
         self._redis = redis_client(settings)
 
     async def acquire(self, key: str, value: bytes, ttl_ms: int) -> bool:
@@ -121,6 +120,11 @@ def redis_client(settings: RedisSettings) -> Redis:
     Raises:
         UsageError: the settings are not those of a Redis, or name certificates for one that is asked without TLS.
     """
+    if not settings.address:  # the client's own error would show a part of the password
+        raise UsageError(
+            "setting redis.url is not a Redis address; write redis://[user:password@]host:port/database, and "
+            "percent-encode what is no letter or digit in user and password"
+        )
     try:
         return Redis.from_url(
             settings.url.reveal(),
@@ -131,7 +135,7 @@ def redis_client(settings: RedisSettings) -> Redis:
         )
     except ValueError as error:
         raise UsageError(
-            f"setting redis.url (at {_address(settings)}) is not a Redis address: {error}; write "
+            f"setting redis.url (at {settings.address}) is not a Redis address: {error}; write "
             "redis://[user:password@]host:port/database"
         ) from None  # the cause would show the password
 
@@ -146,7 +150,7 @@ def _certificates(settings: RedisSettings) -> dict[str, Any]:
         return {}
     if not settings.url.reveal().startswith("rediss://"):
         raise UsageError(
-            f"redis.ssl_cafile, ssl_certfile and ssl_keyfile are of no use to redis.url (at {_address(settings)}), which "
+            f"redis.ssl_cafile, ssl_certfile and ssl_keyfile are of no use to redis.url (at {settings.address}), which "
             "is asked without TLS; write rediss:// there, or leave them out"
         )
     try:
@@ -159,8 +163,3 @@ def _certificates(settings: RedisSettings) -> dict[str, Any]:
             f"({settings.ssl_cafile!r}, {settings.ssl_certfile!r}, {settings.ssl_keyfile!r}): {error}"
         ) from error
     return named
-
-
-def _address(settings: RedisSettings) -> str:
-    """Host, port and database without user and password."""
-    return urlsplit(settings.url.reveal()).netloc.rpartition("@")[2] + urlsplit(settings.url.reveal()).path

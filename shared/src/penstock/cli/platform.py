@@ -110,7 +110,7 @@ def _addresses(report: UpReport) -> dict[str, Any]:
     return {
         "cluster": str(report.file),
         "kafka": settings.kafka.brokers,
-        "redis": settings.redis.url.reveal().rpartition("@")[2].partition("/")[0],
+        "redis": settings.redis.address.partition("/")[0],
         "store": settings.store.endpoint,
         "bucket": settings.store.bucket,
         "rest": None if "dispatcher" in report.absent else settings.rest,

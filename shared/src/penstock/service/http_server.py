@@ -16,7 +16,6 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
 
 import structlog
 import uvicorn
@@ -279,10 +278,9 @@ def run_service(
 
 
 def _say_start(options: ServiceOptions, settings: ClusterSettings) -> None:
-    redis = urlsplit(settings.redis.url.reveal())
     _log.info(
         "starting", service=options.service, version=__version__, cluster=settings.name, kafka=settings.kafka.brokers,
-        redis=f"{redis.hostname}:{redis.port or 6379}", store=f"{settings.store.endpoint}/{settings.store.bucket}",
+        redis=settings.redis.address, store=f"{settings.store.endpoint}/{settings.store.bucket}",
     )  # fmt: skip
 
 
