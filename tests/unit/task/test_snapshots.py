@@ -150,6 +150,29 @@ async def test_large_state_beside_keys_stands_in_objects(monkeypatch, tmp_path):
         await store.manifest(restore)
 
 
+@pytest.mark.parametrize(("one", "other"), [("a b", "a_b"), ("a:b", "a+b"), ("a" * 300, "a" * 299)])
+async def test_operators_of_like_names_do_not_share_an_object(one, other):
+    """A uid may have any sign but a slash; what stands in for it in a key tells it from every other, and is short."""
+    blobs, bounds = MemoryBlobs(), KeyGroupRange(0, 1)
+
+    class Named(Part):
+        def __init__(self, name):
+            super().__init__(bounds)
+            self.name = name
+
+        def segments(self):
+            yield 0, self.name.encode()
+
+    states = {name: OperatorSnapshot(keyed=Named(name)) for name in (one, other)}
+    snapshot = await upload(FrozenSubtask(states, 0, 1), "c/0-", blobs, "fs", lambda: 0)
+    manifest = Manifest("job", 1, "a", 1, 1, {"v0": {0: snapshot}}, {})
+    for name in (one, other):
+        state = await restore_operator(manifest, name, bounds, 0, 1, blobs)
+        assert state is not None
+        assert list(state.keyed) == [(0, name.encode())]
+    assert max(map(len, await blobs.list(""))) < 200
+
+
 class Watching(Process[Said, Seen]):
     """Has no state; shows the watermark."""
 

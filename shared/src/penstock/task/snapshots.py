@@ -42,6 +42,8 @@ from penstock.task.snapshot_objects import (
 
 MAX_INLINE_BYTES: Final = 5 << 20
 """As Flink's JobManagerCheckpointStorage."""
+MAX_NAME: Final = 40
+"""Characters of an operator id in a key."""
 MAX_BESIDE_BYTES: Final = 256 << 10
 """How much of an operator's lists, unions and broadcast state an ack may hold: every publisher reads the manifest."""
 
@@ -209,8 +211,11 @@ async def _store(key: str, data: bytes, blobs: Blobs) -> None:
 
 
 def safe_name(operator: str) -> str:
-    """An operator id as a part of a key."""
-    return "".join(character if character.isalnum() or character in "-_." else "_" for character in operator)
+    """An operator id as a part of a key: another one for every id, and no longer than a file may be called."""
+    safe = "".join(character if character.isalnum() or character in "-_." else "_" for character in operator)
+    if safe == operator and len(safe) <= MAX_NAME:
+        return safe
+    return f"{safe[:MAX_NAME]}-{hashlib.sha256(operator.encode()).hexdigest()[:8]}"
 
 
 async def restore_operator(
