@@ -146,7 +146,7 @@ async def test_what_cannot_be_a_job_is_not_sent(name: str) -> None:
     assert dispatchers.asked == []
 
 
-@pytest.mark.parametrize("address", ["", "localhost:8081", " , "])
+@pytest.mark.parametrize("address", ["", "localhost:8081", " , ", "http://[::1", "http://host:port", "http://host\x00"])
 def test_addresses_are_checked(address: str) -> None:
     """Before anything is asked."""
     with pytest.raises(UsageError):

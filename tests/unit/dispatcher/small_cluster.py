@@ -71,6 +71,7 @@ class SmallCluster:
     ) -> None:
         """`rate`: rows a second; by default no job ends of itself while a test asks for it. `collects`: as `Services`.
         `other`: a cluster of which this is one more dispatcher. `data`: settings of the data path."""
+        self._collects = collects
         own = MemoryCluster(timeouts=TIMEOUTS, data=data, collects=collects, plan_of=lambda _: self.pipeline.plan)
         self.services = own if other is None else other.services
         self.clock, self.store = self.services.clock, self.services.store
@@ -87,13 +88,15 @@ class SmallCluster:
     def set_rate(self, rate: float | None) -> None:
         """How many rows a second the jobs read that are submitted or restored from now on."""
         self.pipeline = Pipeline("counts")
-        (
+        written = (
             self.pipeline.read(iterables.Source(events, schema=Event, event_time="at", rate=rate))
             .key_by("key")
             .window(tumbling("100s"))
             .agg(n=count(), total=col("value").sum())
             .write(self.sink)
         )
+        if self._collects:
+            written.uid("the sink: 100 %")
 
     def document(self, **changes: Any) -> dict[str, Any]:
         """A submission's JSON part, as a client would write it."""

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
+from urllib.parse import quote
 
 import httpx2
 import msgspec
@@ -94,7 +95,7 @@ class ClusterClient:
         if not self._addresses:
             raise UsageError("no dispatcher is named; set rest in the cluster's settings")
         for address in self._addresses:
-            if not address.startswith(("http://", "https://")):
+            if not _is_address(address):
                 raise UsageError(f"{address!r} is no address of a dispatcher; write http://HOST:PORT")
         timeout = httpx2.Timeout(ANSWER_S, connect=CONNECT_S)
         verify = tls if tls is not None else True
@@ -161,7 +162,7 @@ class ClusterClient:
 
     async def collected_part(self, job: str, name: str) -> CollectedPart:
         """One part."""
-        return await self._get(f"/jobs/{_quoted(job)}/collected/{name}", CollectedPart)
+        return await self._get(f"/jobs/{_quoted(job)}/collected/{quote(name)}", CollectedPart)
 
     async def workers(self) -> WorkerList:
         """The worker processes."""
@@ -360,6 +361,13 @@ class ClusterClient:
                 raise RefusedError(_reason(response), response.status_code)
             return response
         raise (NoLeaderError if leaderless else NoAnswerError)("; ".join(problems))
+
+
+def _is_address(text: str) -> bool:
+    try:
+        return httpx2.URL(text).scheme in ("http", "https")
+    except httpx2.InvalidURL:
+        return False
 
 
 def client_of(settings: ClusterSettings) -> ClusterClient:
