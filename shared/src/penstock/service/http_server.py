@@ -40,6 +40,7 @@ from penstock.settings import ClusterSettings, load_settings
 DRAIN_S: Final = 20.0
 CHECK_S: Final = 1.0
 ANSWER_S: Final = 5.0
+MAX_PORT: Final = 65_535
 TELL_AFTER_MS: Final = 3_000
 """So long a service may wait for what it needs without a word; at its start it often waits for a leader."""
 REPEAT_MS: Final = 60_000
@@ -224,7 +225,7 @@ async def http_server(
         UsageError: the address is taken, or is none.
     """
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
+    if not host or not port.isdecimal() or int(port) > MAX_PORT:
         raise UsageError(f"{option} {address}: write HOST:PORT, for example 127.0.0.1:8081")
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
