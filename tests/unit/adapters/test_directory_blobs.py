@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.adapters.directory.blobs import DirectoryBlobs
 from penstock.errors import ExternalError, UsageError
-from penstock.ports import BlobExistsError
+from penstock.ports import BlobExistsError, BlobNotFoundError
 
 
 async def test_objects_are_plain_files(tmp_path: Path) -> None:
@@ -69,3 +70,39 @@ async def test_object_where_a_folder_is_needed(tmp_path: Path) -> None:
     await blobs.put("a", b"1")
     with pytest.raises(ExternalError, match="cannot write"):
         await blobs.put("a/b", b"2")
+
+
+async def test_a_folder_that_cannot_be_listed_is_not_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody may take a store that refuses, or is gone, for one without objects."""
+    blobs = DirectoryBlobs(tmp_path / "store")
+    await blobs.put("active/a", b"")
+    scandir = os.scandir
+
+    def refuse(path: str) -> Any:
+        if str(path).endswith("active"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", refuse)
+        with pytest.raises(ExternalError, match="Permission denied"):
+            await blobs.list("active/")
+        with pytest.raises(ExternalError, match="Permission denied"):
+            await blobs.list("")
+    assert await blobs.list("other/") == []
+    assert await blobs.list("active/a/b") == []
+    (tmp_path / "store").rename(tmp_path / "elsewhere")
+    with pytest.raises(ExternalError, match="No such file"):
+        await blobs.list("active/")
+
+
+async def test_keys_too_long_for_a_file(tmp_path: Path) -> None:
+    """There is no such object, and none can be written."""
+    blobs = DirectoryBlobs(tmp_path)
+    key = f"a/{'x' * 300}/b"
+    with pytest.raises(BlobNotFoundError):
+        await blobs.get(key)
+    for write in (blobs.put, blobs.create):
+        with pytest.raises(ExternalError, match="too long"):
+            await write(key, b"")
+    await blobs.delete(key)

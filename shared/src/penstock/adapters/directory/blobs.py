@@ -8,6 +8,7 @@ processes may use one directory. Blocking work runs in threads.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import tempfile
 import time
@@ -22,6 +23,8 @@ from penstock.ports import BlobExistsError, BlobNotFoundError
 
 _TEMPORARY: Final = ".tmp-"
 _FOLDER_TRIES: Final = 10
+_NOT_THERE: Final = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
+"""What the file system says of a key under which there is no object."""
 _LEFTOVER_AGE_S: Final = 3_600
 """Temporary files of this age belong to a writer that was killed."""
 
@@ -68,7 +71,7 @@ class DirectoryBlobs:
             _fsync_folder(path.parent)
 
     def _create(self, path: Path, data: bytes) -> None:
-        if path.exists():  # only a shortcut that spares writing the data; the link below decides
+        if os.path.lexists(path):  # only a shortcut that spares writing the data; the link below decides
             raise BlobExistsError(f"object {path} exists")
         with _staged(path, data, self._root) as temporary:
             try:
@@ -82,9 +85,13 @@ class DirectoryBlobs:
         if folder:
             checked_key(folder)
         found: list[str] = []
-        for parent, _, names in os.walk(self._root / folder):
-            within = Path(parent).relative_to(self._root)
-            found += [(within / name).as_posix() for name in names if not name.startswith(_TEMPORARY)]
+        try:
+            os.stat(self._root)
+            for parent, _, names in os.walk(self._root / folder, onerror=_unless_gone):
+                within = Path(parent).relative_to(self._root)
+                found += [(within / name).as_posix() for name in names if not name.startswith(_TEMPORARY)]
+        except OSError as error:
+            raise ExternalError(f"cannot list {self._root / folder}: {error}") from error
         return sorted(key for key in found if key.startswith(prefix))
 
     def _delete(self, path: Path) -> None:
@@ -92,9 +99,9 @@ class DirectoryBlobs:
             path.unlink()
             _fsync_folder(path.parent)
             self._remove_empty(path.parent)
-        except (FileNotFoundError, NotADirectoryError):
-            return
         except OSError as error:
+            if error.errno in _NOT_THERE:
+                return
             raise ExternalError(f"cannot delete {path}: {error}") from error
 
     def _remove_empty(self, folder: Path) -> None:
@@ -158,10 +165,16 @@ def _get(path: Path, key: str, start: int, end: int | None) -> bytes:
                 start += len(part)
                 wanted -= len(part)
             return b"".join(parts)
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        raise BlobNotFoundError(f"there is no object {key} ({path})") from error
     except OSError as error:
+        if error.errno in _NOT_THERE:
+            raise BlobNotFoundError(f"there is no object {key} ({path})") from error
         raise ExternalError(f"cannot read {path}: {error}") from error
+
+
+def _unless_gone(error: OSError) -> None:
+    """A folder goes with its last object while others are listed; one that refuses is not empty."""
+    if error.errno not in _NOT_THERE:
+        raise error
 
 
 def _fsync_folder(folder: Path) -> None:
