@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from recorded_cluster import JOB, OTHER, RecordedCluster, manifest_of, recorded_cluster
 from small_cluster import small_cluster, until
 
 from penstock.coordination.job_catalog import JobCatalog
-from penstock.protocol.joblog import Leader, Savepoint
+from penstock.errors import ExternalError
+from penstock.protocol.joblog import Leader, Savepoint, log_key
 from penstock.protocol.messages import Restore
 from penstock.protocol.requests import (
     Answer,
@@ -143,6 +145,8 @@ async def test_a_savepoint_that_nobody_needs_is_removed() -> None:
         await other.http.aclose()
         await other.client.close()
         assert (await cluster.http.get("/penstock/v1/savepoints")).json() == {"savepoints": []}
+        for name in (path, JOB):
+            assert (await cluster.http.get("/penstock/v1/savepoints/find", params={"name": name})).status_code == 404
         assert (await dispose(cluster, path, "8" * 32)).status_code == 404
         left = await cluster.blobs.list(f"jobs/{JOB}/checkpoints/")
         assert left == sorted([newest, newest.replace("manifest.json", "v1-0-state")])
@@ -181,11 +185,14 @@ async def test_a_savepoint_that_a_job_needs_stays() -> None:
 
 async def test_what_is_no_savepoint_cannot_be_removed() -> None:
     """Not the log of a job, no checkpoint, nothing elsewhere."""
-    elsewhere = ("", "nope", f"jobs/{JOB}/log/0", "imported/../x", "imported/abc/other", "jobs/../../x", "/etc/x")
+    elsewhere = ("", "nope", f"jobs/{JOB}/log/0", "imported/../x", "jobs/../../x", "/etc/x")
+    elsewhere += ("imported/abc/other", "imported/abc/object", "imported/coming/manifest.json")
     async with recorded_cluster() as cluster:
         await with_savepoint(cluster, 4)
         await cluster.put_manifest(4)
         await cluster.blobs.put("imported/abc/manifest.json", b"x")
+        await cluster.blobs.put("imported/abc/object", b"x")
+        await cluster.blobs.put("imported/coming/object", b"x")
         before = await cluster.blobs.list("")
         for path in (*elsewhere, manifest_of(4)):
             assert (await dispose(cluster, path)).status_code == 404, path
@@ -200,6 +207,43 @@ async def test_a_savepoint_that_was_brought_in_is_removed() -> None:
         await cluster.blobs.put("imported/abcd/object", b"x")
         assert (await dispose(cluster, "imported/abc/manifest.json")).status_code == 200
         assert await cluster.blobs.list("imported/") == ["imported/abcd/object"]
+
+
+async def test_the_removal_of_what_was_brought_in_is_carried_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The manifest goes first; who tries again removes the rest."""
+    async with recorded_cluster() as cluster:
+        for key in ("imported/abc/manifest.json", "imported/abc/object"):
+            await cluster.blobs.put(key, b"x")
+        delete = cluster.blobs.delete
+
+        async def fail(key: str) -> None:
+            if not key.endswith("manifest.json"):
+                raise ExternalError("the store is away")
+            await delete(key)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(cluster.blobs, "delete", fail)
+            assert (await dispose(cluster, "imported/abc/manifest.json")).status_code == 503
+        assert await cluster.blobs.list("imported/") == ["imported/abc/object"]
+        assert (await dispose(cluster, "imported/abc/manifest.json")).status_code == 200
+        assert await cluster.blobs.list("imported/") == []
+
+
+async def test_a_savepoint_that_a_job_may_need_stays() -> None:
+    """Nobody can tell: the other job's log, or the manifest that it would go on from, is not readable."""
+    async with recorded_cluster() as cluster:
+        path = await with_savepoint(cluster, 4)
+        await cluster.blobs.put(await cluster.put_manifest(4), b"{")
+        refused = await dispose(cluster, path)
+        assert (refused.status_code, JOB in refused.json()["errors"][0]) == (409, True)
+    async with recorded_cluster() as cluster:
+        path = await with_savepoint(cluster, 4)
+        await cluster.put_manifest(4)
+        await cluster.write(cluster.submitted(job=OTHER), job=OTHER)
+        await cluster.blobs.put(log_key(OTHER, 1), b"of another version")
+        refused = await dispose(cluster, path)
+        assert (refused.status_code, OTHER in refused.json()["errors"][0]) == (409, True)
+        assert path in await cluster.blobs.list("")
 
 
 # -- with a leader ------------------------------------------------------------------------------------------------------

@@ -83,6 +83,18 @@ async def test_a_submission_that_is_no_submission() -> None:
         )
 
 
+async def test_a_savepoint_that_is_not_whole_is_named() -> None:
+    """It was brought in by halves, or is something else: nothing that the dispatcher would be to blame for."""
+    async with small_cluster(leads=False, slots=0) as cluster:
+        await led(cluster)
+        key = f"imported/{JOB}/manifest.json"
+        await cluster.blobs.put(key, b"{")
+        restored = {"checkpoint": 1, "manifest": key, "sha256": "0" * 64}
+        assert f"{key}: no readable manifest" in errors(await cluster.post(cluster.document(restored_from=restored)), 400)
+        found = await cluster.http.get("/penstock/v1/savepoints/find", params={"name": key})
+        assert f"{key}: no readable manifest" in errors(found, 400)
+
+
 async def test_unknown_jobs_and_paths() -> None:
     """404 with what is nearest; Flink's paths answer wrong methods with 404 too."""
     async with small_cluster() as cluster:

@@ -33,11 +33,13 @@ from penstock.client.documents import (
 )
 from penstock.coordination.collected_rows import CollectedPart
 from penstock.coordination.worker_logs import WorkerLogList
+from penstock.errors import CorruptDataError
 from penstock.graph.jobgraph import graph_from_json
 from penstock.graph.rescaling import scaled
 from penstock.ports import BlobNotFoundError
 from penstock.protocol.joblog import Artifact
-from penstock.protocol.manifests import covers_rows
+from penstock.protocol.manifests import Manifest, covers_rows
+from penstock.protocol.messages import Restore
 from penstock.protocol.requests import AnyRequest, CancelJob, RescaleJob, StopJob, SubmitJob, TakeSavepoint
 from penstock.service.access import IDENTITY
 from penstock.service.credentials import Identity
@@ -245,7 +247,7 @@ class PenstockRoutes:
         if name not in {*active, *finished} and len(name) == 32:
             for job, history in (await self._cluster.histories([*active, *finished])).items():
                 for savepoint in savepoints_of(job, history):
-                    if savepoint.request == name:
+                    if savepoint.request == name and await self._kept([savepoint]):
                         return savepoint
         job = await self._jobs.find(name)
         known = await self._kept(savepoints_of(job.job, job.history))
@@ -259,16 +261,23 @@ class PenstockRoutes:
         if job:
             history = await self._cluster.history(job)
             for savepoint in savepoints_of(job, history):
-                if savepoint.manifest == key:
+                if savepoint.manifest == key and await self._kept([savepoint]):
                     return savepoint
             return None
         if not key.startswith("imported/"):
             return None
-        stored = await self._cluster.manifest(key)
+        stored = await self._manifest(key)
         if stored is None:
             return None
         restore, manifest = stored
         return SavepointSummary(manifest.job, "", restore.checkpoint, key, restore.sha256, "")
+
+    async def _manifest(self, key: str) -> tuple[Restore, Manifest] | None:
+        """As `Cluster.manifest`; whoever names something that is none, or not whole, is told so."""
+        try:
+            return await self._cluster.manifest(key)
+        except CorruptDataError as error:
+            raise RestError(400, f"{key!r} is no savepoint, or not whole: {error}") from error
 
     # -- submitting -----------------------------------------------------------------------------------------------------
 
@@ -299,7 +308,7 @@ class PenstockRoutes:
         restore = submission.restored_from
         if restore is None:
             return
-        stored = await self._cluster.manifest(restore.manifest)
+        stored = await self._manifest(restore.manifest)
         if stored is None:
             raise RestError(404, f"restored_from: there is no {restore.manifest!r} in this cluster's store")
         found, manifest = stored
@@ -309,7 +318,9 @@ class PenstockRoutes:
         savepoint = await self._savepoint_of_manifest(restore.manifest, job)
         if savepoint is None:
             raise RestError(
-                400, f"restored_from: {restore.manifest} is a checkpoint of a job that goes on; take a savepoint of it"
+                400,
+                f"restored_from: {restore.manifest} is a checkpoint of a job that goes on, or a savepoint that is being "
+                "removed; take a savepoint of the job",
             )
         if savepoint.kind == "checkpoint" and covers_rows(manifest) and not submission.allow_unpublished:
             history = await self._cluster.history(job)

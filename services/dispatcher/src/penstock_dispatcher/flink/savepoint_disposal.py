@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.errors import CorruptDataError
 from penstock.protocol.incremental import named_objects
 from penstock.protocol.joblog import JobHistory, Savepoint
 from penstock.protocol.manifests import checkpoint_of, checkpoints_prefix
@@ -47,8 +48,9 @@ class SavepointDisposal:
         """The objects of the savepoint, as far as they are there."""
         parts = path.split("/")
         if path.startswith(IMPORTED) and len(parts) > 2 and parts[1].isalnum():
-            keys = await self._cluster.keys(f"{IMPORTED}{parts[1]}/")
-            if path in keys:
+            folder = f"{IMPORTED}{parts[1]}/"
+            keys = await self._cluster.keys(folder)
+            if path == f"{folder}manifest.json" and keys and (path in keys or path in await self._cluster.disposed()):
                 return keys
         elif parts[0] == "jobs" and len(parts) > 2 and parts[1].isalnum():
             history = await self._cluster.history(parts[1])
@@ -72,9 +74,14 @@ class SavepointDisposal:
     async def _check_unused(self, keys: frozenset[str]) -> None:
         """A job may go on from it, or its newest checkpoint name objects of it that have not changed since."""
         active, _ = await self._cluster.ids()
-        for job, history in (await self._cluster.histories(active)).items():
-            restore = history.restore
-            if restore is not None and history.terminated is None and await self._needs(restore, keys):
+        for job in active:
+            try:
+                history = await self._cluster.history(job)
+                restore = history.restore
+                needed = restore is not None and history.terminated is None and await self._needs(restore, keys)
+            except CorruptDataError as error:
+                raise RestError(409, f"job {job} may need it, which cannot be told: {error}") from error
+            if needed:
                 raise RestError(
                     409, f"job {job} needs it: its newest checkpoint is, or names objects of, this savepoint"
                 )
