@@ -47,6 +47,13 @@ def errors(response: httpx2.Response, status: int) -> str:
         ({"job": "xyz"}, "an id has 32 hexadecimal digits"),
         ({"colour": "red"}, "unknown field `colour`"),
         ({"settings": {"restart": {"type": "sometimes"}}}, "Invalid value 'sometimes'"),
+        ({"settings": {"checkpoints": {"interval_ms": 0}}}, "job.settings.checkpoints.interval_ms: 0"),
+        ({"settings": {"checkpoints": {"timeout_ms": -1}}}, "job.settings.checkpoints.timeout_ms: -1"),
+        ({"settings": {"checkpoints": {"max_concurrent": 0}}}, "from 1 to"),
+        ({"settings": {"checkpoints": {"tolerable_failed": -1}}}, "from 0 to"),
+        ({"settings": {"restart": {"type": "fixed_delay", "attempts": -1}}}, "job.settings.restart.attempts: -1"),
+        ({"settings": {"restart": {"type": "failure_rate", "delay_ms": 10**30}}}, "job.settings.restart.delay_ms"),
+        ({"settings": {"restart": {"type": "exponential_delay", "multiplier": 0.5}}}, "restart.multiplier: 0.5"),
     ],
 )
 async def test_a_malformed_submission_is_refused(change: dict[str, Any], said: str) -> None:

@@ -47,6 +47,7 @@ from penstock_dispatcher.bodies import check_sources, read_body, read_submission
 from penstock_dispatcher.cluster import Cluster
 from penstock_dispatcher.describing import answers, submits, takes
 from penstock_dispatcher.graphs import checked_graph
+from penstock_dispatcher.job_settings import check_settings
 from penstock_dispatcher.jobs import (
     Found,
     Jobs,
@@ -288,6 +289,7 @@ class PenstockRoutes:
         graph = checked_graph(submission.name, submission.graph, "job.graph")
         if submission.scalable is not None:
             checked_graph(submission.name, submission.scalable, "job.scalable")
+        check_settings(submission.settings)
         await check_sources(sources, submission.artifact.target)
         await self._cluster.leading_view()
         await self._check_restore(submission)
