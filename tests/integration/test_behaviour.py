@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
 from embedded_runs import counted, finish, newest, rows, run, settings
@@ -25,6 +26,7 @@ from penstock import (
     KeyedContext,
     KeyedProcess,
     Pipeline,
+    Process,
     ValueState,
     col,
     count,
@@ -193,6 +195,33 @@ def test_a_bad_row_fails_the_job_by_default(tmp_path: Path) -> None:
     failed = run(p, tmp_path / "state")
     assert isinstance(failed.error, BadRecordError)
     assert "in.jsonl, line 1" in failed.reason
+
+
+class Escaping(Process[Event, Event]):
+    """Ends the process, or tries to."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def on_row(self, row, ctx):
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), pl.exceptions.PanicException("boom")])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_what_would_end_the_process_fails_the_job(tmp_path: Path, error: BaseException, asynchronous: bool) -> None:
+    """The user's `sys.exit()`, or a panic within Polars, is no end of the run without an error."""
+
+    async def escape(row: Event) -> Event:
+        raise error
+
+    p = Pipeline("escaping")
+    events = p.read(iterables.Source([event(1)], schema=Event))
+    escaped = events.map_async(escape) if asynchronous else events.process(Escaping(error))
+    escaped.write(console.Sink(stream=io.StringIO()))
+    failed = run(p, tmp_path / "state")
+    assert isinstance(failed.error, UserCodeError)
+    assert f"{type(error).__name__}: {error}" in failed.reason
 
 
 # -- checkpoints and commits --------------------------------------------------------------------------------------------

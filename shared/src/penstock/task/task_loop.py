@@ -15,6 +15,8 @@ from typing import Any
 
 import structlog
 
+from penstock.errors import UserCodeError
+from penstock.observability.user_frames import first_cause
 from penstock.protocol.frames import Channel
 from penstock.protocol.messages import OperatorMetrics, TaskProgress, TaskState, TaskStatus
 from penstock.protocol.outputs import OutputLedger
@@ -26,6 +28,22 @@ from penstock.task.exchange_io import CreditReport, ExchangeReader
 Work = Coroutine[Any, Any, None]
 
 _log = structlog.get_logger("penstock.task")
+
+
+async def as_failure(work: Work) -> None:
+    """Do it. What would end the process, with exit code 0 perhaps, fails the subtask: `sys.exit()` in a user's function,
+    a panic of a library in Rust.
+
+    Raises:
+        UserCodeError: in the place of such.
+    """
+    try:
+        await work
+    except BaseException as error:
+        cause = first_cause(error)
+        if isinstance(cause, Exception | asyncio.CancelledError | KeyboardInterrupt | GeneratorExit):
+            raise
+        raise UserCodeError(f"{type(cause).__name__}: {cause}") from cause
 
 
 @dataclass
@@ -62,6 +80,9 @@ class TaskLoop(ABC):
 
     async def run(self) -> None:
         """Open, work until finished, close."""
+        await as_failure(self._run())
+
+    async def _run(self) -> None:
         await self._open()
         try:
             async with asyncio.TaskGroup() as group:
@@ -106,7 +127,7 @@ class TaskLoop(ABC):
 
     def _beside(self, work: Work) -> None:
         assert self._background is not None
-        task = self._background.create_task(work)
+        task = self._background.create_task(as_failure(work))
         self._tasks.append(task)
         task.add_done_callback(self._tasks.remove)
 
