@@ -48,7 +48,7 @@ async def test_without_a_copy_the_store_is_read(tmp_path: Path) -> None:
 async def test_the_oldest_copies_go_first(tmp_path: Path) -> None:
     """When they are too many bytes together."""
     store = MemoryBlobs()
-    blobs = LocalCopies(store, tmp_path, 25)
+    blobs = LocalCopies(store, tmp_path, 30)
     keys = [STATE.replace("/0000000003-", f"/000000000{number}-") for number in range(1, 5)]
     for age, key in enumerate(keys):
         await blobs.put(key, b"0123456789")
@@ -61,3 +61,15 @@ async def test_the_oldest_copies_go_first(tmp_path: Path) -> None:
     for key in keys[:2]:
         with pytest.raises(BlobNotFoundError):
             await blobs.get(key)
+
+
+@pytest.mark.parametrize("left", [b"", b"01234", b"0123456789", b"9876543210....", b"0" * 10])
+async def test_a_damaged_copy_is_replaced_by_the_store(tmp_path: Path, left: bytes) -> None:
+    """A machine that lost its power leaves halves: they are not read again and again."""
+    store = MemoryBlobs()
+    blobs = LocalCopies(store, tmp_path, 1_000)
+    await blobs.put(STATE, b"0123456789")
+    copies(tmp_path)[0].write_bytes(left)
+    assert await blobs.get(STATE) == b"0123456789"
+    assert await blobs.get(STATE, 2, 5) == b"234"
+    assert copies(tmp_path) == []

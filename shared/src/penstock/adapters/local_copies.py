@@ -2,7 +2,8 @@
 
 A subtask that is restored on the machine that wrote its state reads it from the disk and not through the network. A
 copy is never needed: it is written once its object is in the store, the oldest ones go when there are too many, and
-what is not there is read from the store. Readers check the checksums of snapshots, whatever they are read from.
+what is not there is read from the store. Copies are not synced: behind each stands a checksum, and one that a power loss
+has left in halves is removed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import hashlib
 import os
 import tempfile
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +23,7 @@ from penstock.ports import Blobs
 from penstock.protocol.manifests import checkpoint_of
 
 _TEMPORARY = ".tmp-"
+_CHECKSUM_BYTES = 4
 _log = structlog.get_logger("penstock.local_copies")
 
 
@@ -56,9 +59,8 @@ class LocalCopies:
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         """See `Blobs.get`."""
-        try:
-            data = await asyncio.to_thread(self._path(key).read_bytes)
-        except OSError:
+        data = await asyncio.to_thread(self._read, self._path(key))
+        if data is None:
             return await self._store.get(key, start, end)
         return data[start:end]
 
@@ -74,11 +76,25 @@ class LocalCopies:
     def _path(self, key: str) -> Path:
         return self._folder / hashlib.sha256(key.encode()).hexdigest()
 
+    def _read(self, path: Path) -> bytes | None:
+        """The copy; None if there is none that is whole."""
+        try:
+            with open(path, "rb") as file:
+                data = file.read(max(0, os.fstat(file.fileno()).st_size - _CHECKSUM_BYTES))
+                if file.read() == _checksum(data):
+                    return data
+            _log.warning("a local copy is damaged; the store is read", path=str(path))
+            path.unlink(missing_ok=True)
+        except OSError:
+            pass
+        return None
+
     def _copy(self, path: Path, data: bytes) -> None:
         descriptor, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=self._folder)
         try:
             with open(descriptor, "wb") as file:
                 file.write(data)
+                file.write(_checksum(data))
             os.replace(temporary, path)
         except OSError:
             with suppress(OSError):
@@ -100,3 +116,7 @@ class LocalCopies:
             with suppress(FileNotFoundError):
                 os.unlink(path)
             total -= size
+
+
+def _checksum(data: bytes) -> bytes:
+    return zlib.crc32(data).to_bytes(_CHECKSUM_BYTES)
