@@ -199,3 +199,17 @@ async def _asked(ports: ControlPorts, times: int) -> set[bytes | None]:
             seen.append(await ports.metadata.get(LEASE))
             changes += seen[-1] != seen[-2]
     return set(seen)
+
+
+@in_virtual_time
+async def test_other_objects_beside_epochs_keep_nobody_from_leading():
+    """A file that somebody, or their file system, has left in the folder is no epoch."""
+    log = MemoryLog()
+    await create_control_topics(log)
+    ports = ports_of(log)
+    for key in (epoch_key(6), "leaders/notes.txt"):
+        await ports.blobs.put(key, b"")
+    candidate = Candidate("one", ports)
+    async with competing(candidate):
+        await until(lambda: candidate.led, "it leads")
+        assert candidate.led[0].epoch == 7

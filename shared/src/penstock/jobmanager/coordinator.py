@@ -412,7 +412,7 @@ class CoordinatorService:
             noted = await self._ports.metadata.get(REQUESTS_READ)
         except ExternalError:
             noted = None
-        position = int(noted) if noted is not None else start
+        position = int(noted) if noted is not None and noted.isdigit() else start
         return position if start <= position <= end else start
 
     async def _serve(self, request: AnyRequest, command: Lead) -> None:

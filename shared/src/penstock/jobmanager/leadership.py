@@ -190,8 +190,8 @@ class Leadership:
                 await self._offer_lease()
                 return []
             case ListEpochs():
-                keys = await ports.blobs.list("leaders/")
-                highest = int(keys[-1].rsplit("/", 1)[1]) if keys else 0
+                names = [key.removeprefix("leaders/") for key in await ports.blobs.list("leaders/")]
+                highest = max((int(name) for name in names if name.isdecimal()), default=0)
                 return machine.handle(EpochsListed(highest), now_ms())
             case CreateEpoch():
                 return machine.handle(await self._create_epoch(command.epoch), now_ms())
