@@ -14,6 +14,7 @@ from penstock.cli.job_doctor import look
 from penstock.client import NoAnswerError, RefusedError
 from penstock.coordination.cluster_view import ClusterView
 from penstock.errors import ExternalError
+from penstock.jobmanager.coordinator import REQUESTS_READ
 from penstock.protocol.joblog import Submit, encode_record, log_key
 from penstock.protocol.messages import encode
 
@@ -139,6 +140,15 @@ async def test_a_submission_sent_twice_is_one_job() -> None:
         assert await cluster.ended(job) == "FINISHED"
         assert len((await cluster.client.jobs()).jobs) == 1
         cluster.check()
+
+
+async def test_a_noted_position_that_is_none_stops_no_leader() -> None:
+    """All requests that are kept are looked at again."""
+    async with small_cluster(leads=False, slots=0) as cluster:
+        await cluster.metadata.put(REQUESTS_READ, b"nonsense")
+        await cluster.led()
+        cluster.worker(2)
+        await cluster.checkpointed(await cluster.submit())
 
 
 async def test_without_a_leader_lists_work_and_requests_do_not() -> None:

@@ -97,7 +97,9 @@ async def test_a_savepoint_that_is_not_whole_is_named() -> None:
         key = f"imported/{JOB}/manifest.json"
         await cluster.blobs.put(key, b"{")
         restored = {"checkpoint": 1, "manifest": key, "sha256": "0" * 64}
-        assert f"{key}: no readable manifest" in errors(await cluster.post(cluster.document(restored_from=restored)), 400)
+        assert f"{key}: no readable manifest" in errors(
+            await cluster.post(cluster.document(restored_from=restored)), 400
+        )
         found = await cluster.http.get("/penstock/v1/savepoints/find", params={"name": key})
         assert f"{key}: no readable manifest" in errors(found, 400)
 

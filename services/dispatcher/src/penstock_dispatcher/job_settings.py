@@ -21,4 +21,6 @@ def check_settings(settings: JobSettings) -> None:
         for name, value in msgspec.structs.asdict(getattr(settings, part)).items():
             least = _LEAST.get(name, 0)
             if isinstance(value, int | float) and not least <= value <= MOST:
-                raise RestError(400, f"job.settings.{part}.{name}: {value} is none; give a number from {least} to {MOST}")
+                raise RestError(
+                    400, f"job.settings.{part}.{name}: {value} is none; give a number from {least} to {MOST}"
+                )
