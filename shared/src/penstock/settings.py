@@ -61,7 +61,9 @@ def shown_address(url: str) -> str:
         parts = urlsplit(url)
     except ValueError:
         return ""
-    if "@" in parts.path + parts.query + parts.fragment:
+    port = "" if "@" in parts.netloc else parts.netloc.partition(":")[2]
+    cut_at_query = "@" in parts.query and port != "" and not port.isdecimal()
+    if "@" in parts.path + parts.fragment or cut_at_query:
         return ""
     return parts.netloc.rpartition("@")[2] + parts.path
 

@@ -7,10 +7,9 @@ import re
 from collections.abc import AsyncGenerator, Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 from penstock.errors import ExternalError, PipelineError, nearest
-from penstock.settings import Secret
+from penstock.settings import Secret, shown_address
 from penstock.types import DataType, DecimalType, ListType, MapType, Schema, StructType
 
 if TYPE_CHECKING:
@@ -79,10 +78,13 @@ class TablePlace:
             raise PipelineError(f"{what}: {table!r} is no name of a table, such as 'orders' or 'shop.orders'")
         self.table: Final = table
         self.url: Final = url if isinstance(url, Secret) else Secret(url)
-        parts = urlsplit(self.url.reveal())
-        if parts.scheme not in ("postgresql", "postgres") or not parts.path.strip("/"):
-            raise PipelineError(f"{what}: url= is an address such as postgresql://user@host:5432/database")
-        self.address: Final = f"{parts.netloc.rpartition('@')[2]}{parts.path}"
+        scheme, shown = self.url.reveal().partition("://")[0], shown_address(self.url.reveal())
+        if scheme not in ("postgresql", "postgres") or not shown.partition("/")[2].strip("/"):
+            raise PipelineError(
+                f"{what}: url= is an address such as postgresql://user@host:5432/database; percent-encode what is no "
+                "letter or digit in user and password"
+            )
+        self.address: Final = shown
 
     @property
     def name(self) -> str:

@@ -6,10 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Generator
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from penstock.errors import ExternalError, PipelineError
-from penstock.settings import Secret
+from penstock.settings import Secret, shown_address
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -34,10 +33,13 @@ class RedisPlace:
 
     def __init__(self, what: str, url: str | Secret) -> None:
         self.url: Final = url if isinstance(url, Secret) else Secret(url)
-        parts = urlsplit(self.url.reveal())
-        if parts.scheme not in ("redis", "rediss"):
-            raise PipelineError(f"{what}: url= is an address such as redis://host:6379/0")
-        self.address: Final = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        scheme, shown = self.url.reveal().partition("://")[0], shown_address(self.url.reveal())
+        if scheme not in ("redis", "rediss") or not shown:
+            raise PipelineError(
+                f"{what}: url= is an address such as redis://host:6379/0; percent-encode what is no letter or digit in "
+                "user and password"
+            )
+        self.address: Final = f"{scheme}://{shown}"
 
     def client(self) -> Redis:
         """A client that tries nothing again by itself, and waits as long as it is let: see `within`.
