@@ -207,6 +207,7 @@ class Escaping(Process[Event, Event]):
         raise self.error
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("error", [SystemExit(0), pl.exceptions.PanicException("boom")])
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_what_would_end_the_process_fails_the_job(tmp_path: Path, error: BaseException, asynchronous: bool) -> None:

@@ -130,6 +130,7 @@ class TaskLoop(ABC):
         task = self._background.create_task(as_failure(work))
         self._tasks.append(task)
         task.add_done_callback(self._tasks.remove)
+        task.add_done_callback(lambda _: work.close())  # where it was cancelled before its first step
 
     # -- what others hear -----------------------------------------------------------------------------------------------
 
