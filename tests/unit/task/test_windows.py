@@ -102,6 +102,18 @@ def test_with_lateness_the_last_result_of_every_window_is_the_models(window, ste
     assert comparable(late_rows(harness)) == comparable(model.late)
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    window=st.sampled_from([TumblingWindow(20), SlidingWindow(40, 20)]), steps=histories(st.integers(0, 18), rows=40),
+    parallelism=st.integers(1, 2), last=st.integers(1, 2),
+)  # fmt: skip
+def test_what_came_before_and_behind_checkpoints_is_one_result_per_key(window, steps, parallelism, last):
+    """Keys come again and again in one pane, and no row comes between the last restore and the end."""
+    model = model_of(window, 0)
+    harness = run(window_node(window), [*steps, Restore(last, [])], model, parallelism)
+    assert comparable(emitted(harness)) == comparable(model.emitted)
+
+
 MERGEABLE = [
     ("rows", count()), ("total", col("value").sum()), ("cents", (col("value") / 100).sum()),
     ("mean", col("value").mean()), ("least", col("value").min()), ("even", count(filter=col("value") % 2 == 0)),

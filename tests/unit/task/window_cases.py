@@ -109,13 +109,13 @@ Step = Batch | Mark | Restore
 
 
 def histories(
-    times: st.SearchStrategy[int], *, restores: bool = True, inputs: int = 1
+    times: st.SearchStrategy[int], *, restores: bool = True, inputs: int = 1, rows: int = 12
 ) -> st.SearchStrategy[list[Step]]:
-    """Sequences of steps; values number the rows, so that no two are alike."""
+    """Sequences of steps; values number the rows, so that no two are alike. A batch has up to so many `rows`."""
     row = st.tuples(st.sampled_from(KEYS), times, st.integers(0, 10_000))
     moves = st.one_of(st.just([]), st.lists(st.one_of(st.none(), times), max_size=12))
     numbers = st.integers(0, inputs - 1)
-    batch = st.builds(Batch, st.lists(row, min_size=1, max_size=12), moves, st.booleans(), numbers)
+    batch = st.builds(Batch, st.lists(row, min_size=1, max_size=rows), moves, st.booleans(), numbers)
     mark = st.builds(Mark, times, st.one_of(st.none(), st.integers(0, 3)))
     restore = st.builds(Restore, st.integers(1, 4), st.lists(row, max_size=3))
     steps = [batch, batch, mark, restore] if restores else [batch, batch, mark]
