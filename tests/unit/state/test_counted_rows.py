@@ -89,3 +89,15 @@ def test_rows_that_came_to_nothing_take_no_room() -> None:
     rows.add(frame_of([(("a", 1), 1, 1)]))
     rows.add(frame_of([(("a", 1), -1, 2), (("b", 1), 1, 3)]))
     assert [run.rows().frame["key"].to_list() for run in rows.freeze()] == [["b"]]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_known_row_that_was_taken_back_and_came_again_is_newer(at_once: bool) -> None:
+    """However its changes stand in batches."""
+    rows = CountedRows(["key"], _TYPES, newest="newest")
+    rows.add(frame_of([(("a", 1), 1, 1), (("a", 0), 1, 2)]))
+    again = [(("a", 1), -1, 0), (("a", 1), 1, 9)]
+    for batch in [again] if at_once else [[change] for change in again]:
+        rows.add(frame_of(batch))
+    for found in (rows.of(pl.DataFrame({"key": ["a"]})), rows.all()):
+        assert dict(zip(found["value"], found["newest"], strict=True)) == {1: 9, 0: 2}

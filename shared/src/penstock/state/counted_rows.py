@@ -161,7 +161,10 @@ class CountedRows:
         return FrozenCounts(self.freeze(), freeze, header, keys, max_parallelism, self._runs.folder)
 
     def _folded(self, run: Run, zeros: bool) -> Run:
-        """With equal rows as one, which stands where the first of them did; without those that come to nothing."""
+        """With equal rows as one, which stands where the first of them did; without those that come to nothing.
+
+        `zeros`: such a row may be known, and newer than what is known of it, since it was taken back and came again.
+        """
         if not self._folds or not run.rows.height:
             return run
         frame, hashes = run.rows.frame, run.hashes
@@ -176,7 +179,7 @@ class CountedRows:
             left[places] = True
             added = [_replaced(frame[name], places, firsts[name]) for name in (*self._counts, *self._newest)]
             frame = frame.with_columns(added)
-        if not zeros:
+        if not (zeros and self._newest):
             left &= np.any([frame[name].to_numpy() != 0 for name in self._counts], axis=0)
         if left.all():
             return run
@@ -252,10 +255,9 @@ class _CountedRuns(SortedRuns):
         return end
 
     def _fresh(self, run: Run) -> Run:
-        return self._fold(run, False)
+        return self._fold(run, bool(self.runs))
 
     def _thinned(self, run: Run, *, oldest: bool) -> Run:
-        # A row that was taken back and came again is newer than what an older run says of it, though its count is 0.
         return self._fold(run, not oldest)
 
     def _same_keys(
