@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import subprocess
+import urllib.error
 import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -55,8 +56,12 @@ def asked(address: str, path: str, body: dict[str, Any] | None = None) -> Any:
     """An answer, as JSON."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(address + path, data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=20) as answer:
-        return json.load(answer)
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        error.add_note(error.read().decode())
+        raise
 
 
 def checkpoints(address: str) -> int:

@@ -225,6 +225,22 @@ def test_what_would_end_the_process_fails_the_job(tmp_path: Path, error: BaseExc
     assert f"{type(error).__name__}: {error}" in failed.reason
 
 
+def test_a_run_clears_the_store_of_the_one_before_and_keeps_its_folder(tmp_path: Path) -> None:
+    """A dashboard that was started first reads it meanwhile; a store that is gone would be an error."""
+    p = Pipeline("again")
+    p.read(iterables.Source([event(1)], schema=Event)).write(files.Sink(tmp_path / "out"))
+    finish(p, tmp_path / "state")
+    store = tmp_path / "state" / "blobs"
+    leftover = store / "leftover"
+    leftover.touch()
+    inode = store.stat().st_ino
+    before = {path.name for path in (store / "jobs").iterdir()}
+    finish(p, tmp_path / "state")
+    assert store.stat().st_ino == inode
+    assert not before & {path.name for path in (store / "jobs").iterdir()}
+    assert not leftover.exists()
+
+
 # -- checkpoints and commits --------------------------------------------------------------------------------------------
 
 

@@ -279,9 +279,12 @@ class EmbeddedJob:
         return await self._submit(await import_savepoint(self._blobs, from_savepoint))
 
     def _clear(self) -> None:
-        for part in ("log", "blobs"):
-            shutil.rmtree(self._directory / part, ignore_errors=True)
-        self._blobs = DirectoryBlobs(self._directory / "blobs")
+        shutil.rmtree(self._directory / "log", ignore_errors=True)
+        for entry in (self._directory / "blobs").iterdir():  # which itself stays: a dashboard may be reading it
+            if entry.is_dir():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink(missing_ok=True)
         self._store = JobStore(self._blobs, self._clock)
 
     # -- start ----------------------------------------------------------------------------------------------------------

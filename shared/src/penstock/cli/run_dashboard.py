@@ -30,7 +30,7 @@ async def dashboard(job: EmbeddedJob, directory: Path, port: int) -> AsyncGenera
         serve = part_of_service("dispatcher", GROUP)
     except UsageError as error:
         raise UsageError(f"--ui: the dashboard comes with the dispatcher, and {error}") from None
-    # Of its own, on the same files: the run makes its log and its store anew when it begins.
+    # Of its own, on the same files: the run clears its log and its store when it begins.
     log, blobs = DirectoryLog(directory / "log"), DirectoryBlobs(directory / "blobs")
     try:
         async with serve(log, blobs, job.metadata, SystemClock(), job.worker_logs, port) as address:
