@@ -133,9 +133,9 @@ class Caller:
     async def _made(self, call: Call) -> None:
         try:
             call.result = await self._answered(call.argument)
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
         except BaseException as error:  # whatever the user's function raises, sys.exit() among it
-            if isinstance(error, KeyboardInterrupt | GeneratorExit):
-                raise
             if self._closed:
                 return
             self._fail(error, f"{self._where}{_said(error)}; row: {call.argument!r}")
