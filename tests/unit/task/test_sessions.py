@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import pytest
 from brute_force import Groups, SessionModel
 from hypothesis import given, settings
@@ -11,12 +16,27 @@ from window_cases import GROUPS, LATE, comparable, emitted, frame_of, group_of, 
 from penstock.errors import IncompatibleStateError, UserCodeError
 from penstock.expressions import col, when
 from penstock.graph.logical import RETRACTED, SessionWindow
+from penstock.state import sorted_runs
 from penstock.task.operators import session_window
 from penstock.testing.harness import OperatorHarness
 from penstock.times import MAX_WATERMARK
 
 TIMES = st.integers(-50, 150)
 GAPS = st.sampled_from([1, 5, 12, 30])
+PLACES = st.sampled_from(["one run", "small runs", "disk"])
+
+
+@contextmanager
+def kept_in(place: str) -> Iterator[Path | None]:
+    """Sessions lie in one run, as few do, or in runs of few, merged in pieces, or those on the local disk."""
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
+        if place != "one run":
+            for name in ("_LEAST_ROWS", "_PIECE_ROWS", "_LOOKED_THROUGH_ROWS"):
+                patch.setattr(sorted_runs, name, 2)
+        if place == "disk":
+            patch.setattr(sorted_runs, "_ON_DISK_ROWS", 3)
+        yield Path(folder) if place == "disk" else None
+        assert not list(Path(folder).iterdir())
 
 
 def standing(harness):
@@ -35,23 +55,29 @@ def standing(harness):
 
 
 @settings(max_examples=60, deadline=None)
-@given(gap=GAPS, steps=histories(TIMES), parallelism=st.integers(1, 4), pending=st.sampled_from([1, 10_000]))
-def test_any_batching_watermarks_and_restores_give_what_row_by_row_gives(gap, steps, parallelism, pending):
+@given(
+    gap=GAPS, steps=histories(TIMES), parallelism=st.integers(1, 4), pending=st.sampled_from([1, 10_000]), place=PLACES
+)
+def test_any_batching_watermarks_and_restores_give_what_row_by_row_gives(gap, steps, parallelism, pending, place):
     """Without lateness every session is sent once, and late are exactly the rows that Flink calls late."""
     model = SessionModel(lambda _: gap, 0, Groups(group_of))
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, kept_in(place) as folder:
         patch.setattr(session_window, "_PENDING_ROWS", pending)
-        harness = run(window_node(SessionWindow(gap), late=LATE), steps, model, parallelism)
+        harness = run(window_node(SessionWindow(gap), late=LATE), steps, model, parallelism, local_state=folder)
     assert comparable(emitted(harness, before_end=0)) == comparable(model.emitted)
     assert comparable(late_rows(harness)) == comparable(model.late)
 
 
 @settings(max_examples=50, deadline=None)
-@given(gap=GAPS, steps=histories(TIMES), parallelism=st.integers(1, 4), lateness=st.sampled_from([1, 7, 40]))
-def test_with_lateness_the_last_result_of_every_session_is_the_models(gap, steps, parallelism, lateness):
+@given(
+    gap=GAPS, steps=histories(TIMES), parallelism=st.integers(1, 4), lateness=st.sampled_from([1, 7, 40]), place=PLACES
+)
+def test_with_lateness_the_last_result_of_every_session_is_the_models(gap, steps, parallelism, lateness, place):
     """Corrections depend on batches; what stands at the end does not, and has every row that was not late once."""
     model = SessionModel(lambda _: gap, lateness, Groups(group_of))
-    harness = run(window_node(SessionWindow(gap), lateness=lateness, late=LATE), steps, model, parallelism)
+    node = window_node(SessionWindow(gap), lateness=lateness, late=LATE)
+    with kept_in(place) as folder:
+        harness = run(node, steps, model, parallelism, local_state=folder)
     assert comparable(standing(harness)) == comparable([(*window, held) for window, held in model.standing.items()])
     assert comparable(late_rows(harness)) == comparable(model.late)
 
@@ -62,14 +88,16 @@ def test_with_lateness_the_last_result_of_every_session_is_the_models(gap, steps
     parallelism=st.integers(1, 4),
     lateness=st.sampled_from([0, 1, 7, 40]),
     pending=st.sampled_from([1, 10_000]),
+    place=PLACES,
 )
-def test_the_gap_may_be_each_rows_own(steps, parallelism, lateness, pending):
+def test_the_gap_may_be_each_rows_own(steps, parallelism, lateness, pending, place):
     """Flink's dynamic gaps: a session ends where the furthest of its rows' windows does."""
     model = SessionModel(lambda value: value % 17 + 1, lateness, Groups(group_of))
     window = SessionWindow(0, col("value") % 17 + 1)
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, kept_in(place) as folder:
         patch.setattr(session_window, "_PENDING_ROWS", pending)
-        harness = run(window_node(window, lateness=lateness, late=LATE), steps, model, parallelism)
+        node = window_node(window, lateness=lateness, late=LATE)
+        harness = run(node, steps, model, parallelism, local_state=folder)
     if lateness:
         assert comparable(standing(harness)) == comparable([(*window, held) for window, held in model.standing.items()])
     else:

@@ -228,16 +228,11 @@ def _replaced(column: pl.Series, places: NDArray[np.int64], values: pl.Series) -
 
 
 class _CountedRuns(SortedRuns):
-    """Runs in which equal rows are one, and null is a key like others."""
+    """Runs in which equal rows are one."""
 
     def __init__(self, keys: Sequence[str], fold: _Fold, freezes: Freezes) -> None:
-        super().__init__(keys, freezes=freezes)
+        super().__init__(keys, nulls_equal=True, freezes=freezes)
         self._fold = fold
-
-    def all_of(self, keys: pl.DataFrame) -> Iterator[Matches]:
-        """All rows of these keys."""
-        for run, begin, end in self._spans(self.hashes(keys)):
-            yield from self._pairs(keys, run, begin, end)
 
     def reaching(self, keys: pl.DataFrame, number: int) -> NDArray[np.int64]:
         """An order above which each key has few more rows than `number` in any run; `MIN_ORDER` if it has no more."""
@@ -251,19 +246,8 @@ class _CountedRuns(SortedRuns):
         """The rows of these keys whose order is at least that."""
         return self.matches(keys, self.hashes(keys), least, np.full(keys.height, MAX_WATERMARK))
 
-    def _meeting(self, frame: pl.DataFrame, begin: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
-        return end
-
     def _fresh(self, run: Run) -> Run:
         return self._fold(run, bool(self.runs))
 
     def _thinned(self, run: Run, *, oldest: bool) -> Run:
         return self._fold(run, not oldest)
-
-    def _same_keys(
-        self, frame: pl.DataFrame, asking: NDArray[np.int64], run: Run, found: NDArray[np.int64]
-    ) -> NDArray[np.bool_]:
-        same = np.ones(len(asking), np.bool_)
-        for key in self._keys:
-            same &= frame[key][asking].eq_missing(run.rows.found()[key][found]).to_numpy()
-        return same

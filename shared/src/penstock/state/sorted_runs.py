@@ -26,7 +26,7 @@ import polars as pl
 from penstock.state.freezes import Freezes
 from penstock.state.hashing import hash64_frame
 from penstock.state.mapped_frames import FrameWriter
-from penstock.times import MIN_WATERMARK
+from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,9 +37,12 @@ _LEAST_ROWS: Final = 1_024
 """Runs up to here are merged whatever comes."""
 _ON_DISK_ROWS: Final = 262_144
 """Runs from here on lie on the local disk, where state is there."""
+_LOOKED_THROUGH_ROWS: Final = 65_536
+"""Runs up to here are not put in the order in which their rows cease to be of use: that costs more than to look."""
 _PIECE_ROWS: Final = 65_536
 _TOGETHER_BYTES: Final = 64 << 20
 """Of rows that are merged onto the disk."""
+_ALL: Final = slice(None)
 
 
 @dataclass(frozen=True)
@@ -93,17 +96,17 @@ class FrozenRun:
 
     kept: TimedRows
     chosen: NDArray[np.int64] | None
-    """Which of them were of use; None for all."""
+    """Which of them were of use, in rising order; None for all."""
     window: int
     """In which the newest of them came."""
 
     def rows(self) -> TimedRows:
         """Those that were of use; not cheap."""
-        return self.kept if self.chosen is None else self.kept.take(np.sort(self.chosen))
+        return self.kept if self.chosen is None else self.kept.take(self.chosen)
 
     def pieces(self) -> Iterator[TimedRows]:
         """Those that were of use, some at a time."""
-        rows = None if self.chosen is None else np.sort(self.chosen)
+        rows = self.chosen
         for begin in range(0, self.kept.height if rows is None else len(rows), _PIECE_ROWS):
             end = begin + _PIECE_ROWS
             yield self.kept.part(begin, end) if rows is None else self.kept.take(rows[begin:end])
@@ -117,35 +120,68 @@ class Run:
         self.hashes = hashes
         self.window = window
         """In which the newest of them came: see `penstock.state.freezes`."""
-        self.passed = 0
-        """How many rows are of no use any more."""
-        self._first_end = int(rows.until.min()) if rows.height else 0
+        self.left = rows.height
+        """How many rows are of use."""
+        self.next_end = int(rows.until.min()) if rows.height else MAX_WATERMARK
+        """Up to when none of them ceases to be of use because of event time."""
         self._order: NDArray[np.int64] | None = None
         """The rows by the moment up to which they are of use, once event time has come to the first."""
         self._ends = rows.until
+        self._passed = 0
+        """How many of those event time has passed."""
+        self._reached = MIN_WATERMARK
+        self._taken: NDArray[np.bool_] | None = None
+        """Which rows were taken out; None for none."""
 
     def pass_by(self, reached: int) -> NDArray[np.int64]:
         """Event time has reached `reached`: the rows that are of no use from now on, in the order of their ends."""
-        if reached < self._first_end:
+        if reached < self.next_end:
             return np.empty(0, np.int64)
+        due = self._due(reached)
+        if self._taken is not None:
+            due = due[~self._taken[due]]
+        self._reached = reached
+        self.left -= len(due)
+        return due
+
+    def _due(self, reached: int) -> NDArray[np.int64]:
+        """Those that event time passes, in the order of their ends, the ones that were taken out among them."""
+        until = self.rows.until
+        if len(until) <= _LOOKED_THROUGH_ROWS:
+            due = np.flatnonzero((until > self._reached) & (until <= reached))
+            later = until[until > reached]
+            self.next_end = int(later.min()) if len(later) else MAX_WATERMARK
+            return due[np.argsort(until[due], kind="stable")]
         if self._order is None:
-            self._order = np.argsort(self.rows.until, kind="stable")
-            self._ends = self.rows.until[self._order]
-        before, self.passed = self.passed, int(np.searchsorted(self._ends, reached, side="right"))
-        return self._order[before : self.passed]
+            self._order = np.argsort(until, kind="stable")
+            self._ends = until[self._order]
+        before, self._passed = self._passed, int(np.searchsorted(self._ends, reached, side="right"))
+        self.next_end = int(self._ends[self._passed]) if self._passed < len(self._ends) else MAX_WATERMARK
+        return self._order[before : self._passed]
+
+    def take_out(self, places: NDArray[np.int64]) -> None:
+        """These rows, each of which was of use, are of no use any more."""
+        if self._taken is None:
+            self._taken = np.zeros(self.rows.height, np.bool_)
+        self._taken[places] = True
+        self.left -= len(places)
+
+    def of_use(self, places: NDArray[np.int64] | slice = _ALL) -> NDArray[np.bool_]:
+        """Whether the rows at these places are of use."""
+        used = self.rows.until[places] > self._reached
+        return used if self._taken is None else used & ~self._taken[places]
 
     def gone(self) -> NDArray[np.bool_] | None:
         """Which rows are of no use any more; None for none."""
-        if self._order is None or not self.passed:
+        if self.left == self.rows.height:
             return None
-        gone = np.zeros(self.rows.height, np.bool_)
-        gone[self._order[: self.passed]] = True
-        return gone
+        return ~self.of_use()
 
     def freeze(self) -> FrozenRun:
         """The rows that are still of use, as they are now."""
         rows = replace(self.rows, marked=self.rows.marked.copy())
-        return FrozenRun(rows, None if self._order is None else self._order[self.passed :], self.window)
+        chosen = None if self.left == self.rows.height else np.flatnonzero(self.of_use())
+        return FrozenRun(rows, chosen, self.window)
 
     def before(
         self, moments: NDArray[np.int64], begin: NDArray[np.int64], end: NDArray[np.int64], *, included: bool
@@ -174,15 +210,24 @@ class Matches:
 class SortedRuns:
     """All rows of one input."""
 
-    def __init__(self, keys: Sequence[str], *, newest_only: bool = False, freezes: Freezes | None = None) -> None:
+    def __init__(
+        self,
+        keys: Sequence[str],
+        *,
+        newest_only: bool = False,
+        nulls_equal: bool = False,
+        freezes: Freezes | None = None,
+    ) -> None:
         """How rows are kept.
 
         Args:
             keys: those of the columns by which rows are found.
             newest_only: of the rows of a key whose moments event time has reached, only the newest is of use.
+            nulls_equal: whether null is a key like others; otherwise it is equal to nothing, as in SQL.
             freezes: tells which runs are kept apart; None: none ever.
         """
         self._keys = list(keys)
+        self._nulls_equal = nulls_equal
         self._freezes = freezes or Freezes()
         self._newest_only = newest_only
         self._reached = MIN_WATERMARK
@@ -196,6 +241,11 @@ class SortedRuns:
     def height(self) -> int:
         """How many rows are there, some of which may be of no use."""
         return sum(run.rows.height for run in self.runs)
+
+    @property
+    def next_end(self) -> int:
+        """Up to when event time may go without a row that is of no use any more."""
+        return min((run.next_end for run in self.runs), default=MAX_WATERMARK)
 
     def hashes(self, frame: pl.DataFrame) -> NDArray[np.uint64]:
         """What rows are sorted and looked for by."""
@@ -215,7 +265,7 @@ class SortedRuns:
         if not rows.height:
             return
         self.finish()
-        order = np.lexsort((rows.moments, hashes))
+        order = _order(hashes, rows.moments)
         fresh = self._fresh(Run(rows.take(order), hashes[order], self._freezes.current))
         if not fresh.rows.height:
             return
@@ -230,8 +280,9 @@ class SortedRuns:
 
     def _tidied(self) -> Iterator[None]:
         """Runs of which most is of no use become smaller, those of about one size become one, large ones lie on disk."""
+        self.runs = [run for run in self.runs if run.left]
         for place, run in enumerate(self.runs):
-            if 2 * run.passed > run.rows.height:
+            if 2 * run.left < run.rows.height:
                 self.runs[place] = yield from merged([run], folder=self.folder)
         for place in range(len(self.runs) - 1, 0, -1):
             older, newer = self.runs[place - 1 : place + 1]
@@ -246,20 +297,26 @@ class SortedRuns:
         self,
         frame: pl.DataFrame,
         hashes: NDArray[np.uint64],
-        first: NDArray[np.int64],
+        first: NDArray[np.int64] | None,
         last: NDArray[np.int64],
     ) -> Iterator[Matches]:
-        """All pairs of rows of `frame` with rows of the same key whose moment is from `first` to `last`."""
+        """All pairs of rows of `frame` with rows of the same key whose moment is from `first`, if any, to `last`."""
         for run, begin, end in self._spans(hashes):
             end = self._meeting(frame, begin, end)
             if not (begin < end).any():
                 continue
-            begin = run.before(first, begin, end, included=False)
+            if first is not None:
+                begin = run.before(first, begin, end, included=False)
             yield from self._pairs(frame, run, begin, run.before(last, begin, end, included=True))
+
+    def all_of(self, keys: pl.DataFrame) -> Iterator[Matches]:
+        """All rows of these keys."""
+        for run, begin, end in self._spans(self.hashes(keys)):
+            yield from self._pairs(keys, run, begin, self._meeting(keys, begin, end))
 
     def _meeting(self, frame: pl.DataFrame, begin: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
         """The ends, with nothing for rows with a null key: all nulls have one hash, and none is equal to another."""
-        for key in self._keys:
+        for key in () if self._nulls_equal else self._keys:
             if frame[key].null_count():
                 end = np.where(frame[key].is_null().to_numpy(), begin, end)
         return end
@@ -304,12 +361,15 @@ class SortedRuns:
     def pass_by(self, reached: int) -> Iterator[tuple[TimedRows, NDArray[np.int64]]]:
         """Event time has reached `reached`: says where the rows stand that are of no use from now on."""
         self._reached = reached
+        some_due = False
         for run in self.runs:
             due = run.pass_by(reached)
             if len(due):
+                some_due = True
                 yield run.rows, due
-        self.runs = [run for run in self.runs if run.passed < run.rows.height]
-        self._tidying = self._tidied()
+        if some_due:  # what is being merged has some of them
+            self.runs = [run for run in self.runs if run.left]
+            self._tidying = self._tidied()
 
     def freeze(self) -> list[FrozenRun]:
         """The rows that are of use, as they are now: what changes later does not change them. Copies marks alone."""
@@ -320,8 +380,8 @@ class SortedRuns:
     ) -> NDArray[np.bool_]:
         same = np.ones(len(asking), np.bool_)
         for key in self._keys:
-            # Null is never equal to anything, as in SQL.
-            same &= (frame[key][asking] == run.rows.found()[key][found]).fill_null(False).to_numpy()
+            one, other = frame[key][asking], run.rows.found()[key][found]
+            same &= (one.eq_missing(other) if self._nulls_equal else (one == other).fill_null(False)).to_numpy()
         return same
 
     def _fresh(self, run: Run) -> Run:
@@ -366,7 +426,7 @@ def merged(
     frames: list[pl.DataFrame] = []
     with contextlib.ExitStack() as stack:
         writer = None
-        if folder is not None and sum(run.rows.height - run.passed for run in runs) >= _ON_DISK_ROWS:
+        if folder is not None and sum(run.left for run in runs) >= _ON_DISK_ROWS:
             writer = stack.enter_context(FrameWriter(folder, _TOGETHER_BYTES))
         for piece in merged_pieces(runs):
             if pieces:

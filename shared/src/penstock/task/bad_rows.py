@@ -27,7 +27,8 @@ class RowValidator:
         """`window_reach_us`: how far the bounds of windows may be from a row of them."""
         self._source = source
         self._form = source.event_time.form if source.event_time is not None else None
-        self._window_reach_us = window_reach_us
+        self._micros = None if self._form is None else self._form.micros(window_reach_us).alias(EVENT_TIME)
+        self._timed_columns = [*source.schema.names, EVENT_TIME]
         self.metrics = metrics
 
     def judge(self, fetched: Fetched, split_id: str) -> tuple[pl.DataFrame, pl.DataFrame | None]:
@@ -46,7 +47,7 @@ class RowValidator:
     def _timed(self, form: EventTimeForm, frame: pl.DataFrame, split_id: str) -> tuple[pl.DataFrame, list[BadRow]]:
         """The frame with its hidden event time; rows without one are bad."""
         try:
-            timed = frame.with_columns(form.micros(self._window_reach_us).alias(EVENT_TIME))
+            timed = frame.with_columns(self._micros)
         except pl.exceptions.PolarsError as error:  # the user's expression does not bear some value
             if frame.height > 1:
                 parts = [self._timed(form, row, split_id) for row in frame.iter_slices(1)]
@@ -57,7 +58,7 @@ class RowValidator:
             reasons = []
             if timed[EVENT_TIME].null_count():
                 reasons = form.reasons(timed.filter(pl.col(EVENT_TIME).is_null()))
-        timed = timed.select(*self._source.schema.names, EVENT_TIME)
+        timed = timed[self._timed_columns]
         if not reasons:
             return timed, []
         rows = timed.filter(pl.col(EVENT_TIME).is_null()).drop(EVENT_TIME).iter_rows(named=True)

@@ -11,7 +11,7 @@ With lateness a session that was sent may get other bounds, or become one with a
 more, marked as retracted, because nothing else would ever replace it: the merged session is another window.
 
 Columnar: rows wait until something may be due, then are sorted, cut into sessions by the gaps between neighbours, and
-merged with the stored sessions of the same keys. Only where a key has rows behind the watermark are its rows judged one
+merged with the stored sessions that they touch. Only where a key has rows behind the watermark are its rows judged one
 by one, because there the order of arrival decides.
 """
 
@@ -27,13 +27,17 @@ from penstock.graph.logical import RETRACTED, Node, SessionWindow, WindowAggrega
 from penstock.state.columns import key_values
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
+from penstock.task.operators.levels import is_large
 from penstock.task.operators.partials import Partials
 from penstock.task.operators.progress import GroupWatermarks, LateRows
-from penstock.task.operators.sessions import END, FIRED, FIRST, FrozenSessions, SessionGap, Sessions, with_end
+from penstock.task.operators.session_store import SessionStore
+from penstock.task.operators.sessions import END, FIRST, SessionGap, Sessions, with_end
 from penstock.task.operators.window_aggregate import window_columns
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK
+from penstock.times import MAX_WATERMARK
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
 _KIND: Final = "session"
@@ -58,11 +62,11 @@ class SessionWindowOperator(Operator):
         self._names = [*node.schema.names, EVENT_TIME]
         self._row_columns = list(dict.fromkeys([*self._partials.columns, EVENT_TIME, END]))
         self._sessions = Sessions(self._partials, even=self._gap.even)
-        self._stored = self._sessions.empty
+        self._stored: SessionStore
         self._pending: list[pl.DataFrame] = []
         self._pending_rows = 0
-        self._next_due = MAX_WATERMARK
-        """No session is to be sent or forgotten before the watermark is here."""
+        self._pending_end = MAX_WATERMARK
+        """When the first of the windows that those rows open is over."""
         self._context: OperatorContext
         self._watermarks: GroupWatermarks
 
@@ -71,6 +75,7 @@ class SessionWindowOperator(Operator):
         if context.carries_watermarks:
             self._names.append(WATERMARK)
         self._watermarks = GroupWatermarks(context, self._by, restored)
+        self._stored = SessionStore(self._sessions, self._lateness, context.local_state)
         if restored is not None:
             self._restore(restored)
 
@@ -113,10 +118,10 @@ class SessionWindowOperator(Operator):
             return
         self._pending.append(rows.select(self._row_columns))
         self._pending_rows += rows.height
-        self._next_due = min(self._next_due, cast("int", rows[END].min()))
+        self._pending_end = min(self._pending_end, cast("int", rows[END].min()))
         if at_once:
             self._settle(output)
-        elif self._pending_rows >= max(_PENDING_ROWS, self._stored.height // 4):
+        elif self._pending_rows >= _PENDING_ROWS:
             self._merge_pending(output)
 
     def _judged(
@@ -154,7 +159,7 @@ class SessionWindowOperator(Operator):
 
     def _spans(self, keys: pl.DataFrame) -> dict[Any, list[tuple[int, int]]]:
         """The sessions of some keys: when they begin and end."""
-        stored = self._stored.join(keys, on=self._by, how="semi", nulls_equal=True)
+        stored = self._stored.of(keys)
         spans: dict[Any, list[tuple[int, int]]] = {}
         bounds = (stored[name].to_list() for name in (FIRST, END))
         for key, first, end in zip(key_values(stored, self._partials.keys), *bounds, strict=True):
@@ -166,38 +171,26 @@ class SessionWindowOperator(Operator):
     def fire_due(self, watermark: int, output: Output) -> bool:
         uneven = self._watermarks.uneven
         current = self._watermarks.advance(watermark)
-        if uneven or current >= self._next_due:
+        if uneven or current >= min(self._pending_end, self._stored.next_end):
             self._settle(output)
         return False
+
+    def go_on(self) -> bool:
+        return self._stored.go_on()
 
     def _merge_pending(self, output: Output) -> None:
         if not self._pending:
             return
-        before = self._stored
-        self._stored = self._sessions.merged(before, self._pending)
-        self._pending, self._pending_rows = [], 0
+        fresh = self._sessions.of_rows(pl.concat(self._pending))
+        self._pending, self._pending_rows, self._pending_end = [], 0, MAX_WATERMARK
+        replaced = self._stored.add(fresh)
         if self._retracts:
-            window = [*self._by, FIRST, END]
-            gone = before.filter(pl.col(FIRED)).join(self._stored, on=window, how="anti", nulls_equal=True)
-            self._send(gone, output, retracted=True)
+            self._send(replaced, output, retracted=True)
 
     def _settle(self, output: Output) -> None:
         """Send the sessions that are over, forget those that no late row can reach any more."""
         self._merge_pending(output)
-        stored = self._stored
-        if stored.height == 0:
-            self._next_due = MAX_WATERMARK
-            return
-        marks = self._watermarks.of_rows(stored) if self._watermarks.uneven else self._watermarks.current
-        end = stored[END].to_numpy()
-        over = end <= marks
-        self._send(stored.filter(pl.Series(over & ~stored[FIRED].to_numpy())), output)
-        if self._lateness > 0:
-            stored = stored.with_columns(pl.Series(FIRED, over))
-        kept = end + self._lateness > marks
-        self._stored = stored.filter(pl.Series(kept))
-        waiting = np.where(over, end + self._lateness, end)[kept]
-        self._next_due = int(waiting.min()) if len(waiting) else MAX_WATERMARK
+        self._send(self._stored.ended(self._watermarks), output)
 
     def _send(self, over: pl.DataFrame, output: Output, *, retracted: bool = False) -> None:
         if over.height == 0:
@@ -211,10 +204,7 @@ class SessionWindowOperator(Operator):
 
     def snapshot(self) -> OperatorSnapshot | None:
         header = {"kind": _KIND, **self._gap.describe(), "partials": self._partials.describe()}
-        frozen = FrozenSessions(
-            self._sessions, self._stored, list(self._pending), header, self._context.max_parallelism
-        )
-        return OperatorSnapshot(keyed=frozen)
+        return OperatorSnapshot(keyed=self._stored.frozen(list(self._pending), header, self._context.max_parallelism))
 
     def _restore(self, restored: RestoredState) -> None:
         frames: list[pl.DataFrame] = []
@@ -224,8 +214,13 @@ class SessionWindowOperator(Operator):
             rows = self._partials.restored(self._operator, header["partials"], with_end(header, rows))
             frames.append(rows.select(self._sessions.columns))
             groups.add(group)
+            if is_large(sum(frame.height for frame in frames)):
+                self._take_back(frames, distinct=len(frames) == len(groups))
+                frames, groups = [], set()
         if frames:
-            self._stored = pl.concat(frames)
-            if len(frames) > len(groups):  # several parts of one key group may hold the same key
-                self._stored = self._sessions.fused(self._stored)
-            self._next_due = MIN_WATERMARK
+            self._take_back(frames, distinct=len(frames) == len(groups))
+
+    def _take_back(self, frames: Sequence[pl.DataFrame], *, distinct: bool) -> None:
+        """Store restored sessions; several may be of one key, and touch, unless they are said to be `distinct`."""
+        sessions = pl.concat(frames)
+        self._stored.add(sessions if distinct else self._sessions.fused(sessions))

@@ -1,24 +1,27 @@
 """Sessions as frames: rows are cut into them, and those that overlap or touch are merged. Pure functions.
 
-Responsible for the gap after a row, for merging, and for sessions in snapshots and as tables. When sessions are over, and
-what is late, is `session_window`.
+Responsible for the gap after a row, for merging, and for sessions as tables. Where they lie, and what of them is in
+snapshots, is `session_store`; when they are over, and what is late, is `session_window`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import polars as pl
 
 from penstock.batches import EVENT_TIME, visible
 from penstock.errors import IncompatibleStateError, UserCodeError
 from penstock.expressions import output_field, to_polars
 from penstock.graph.logical import Node, SessionWindow
-from penstock.state.segments import encode_segments
 from penstock.task.operators.partials import Partials
 from penstock.times import format_duration
 from penstock.types import DURATION, polars_type
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 FIRST: Final = "__first"
 """Int64: event time of the first row of a session."""
@@ -29,7 +32,6 @@ FIRED: Final = "__fired"
 _LAST: Final = "__last"
 """Int64: in snapshots of versions before, event time of the last row of a session."""
 _SESSION: Final = "__session"
-_KEY: Final = "__key"
 _ROW: Final = "__row"
 _UTC_MICROS: Final = pl.Datetime("us", "UTC")
 
@@ -89,36 +91,21 @@ class Sessions:
 
     def __init__(self, partials: Partials, *, even: bool) -> None:
         self.partials = partials
-        self._by = list(partials.keys.names)
-        # With one gap for all, the window of the last row is the one that reaches furthest.
+        self.by = list(partials.keys.names)
         self._even = even
-        self._reached = pl.col(END).shift() if even else pl.col(END).cum_max().over(_KEY).shift()
-        self.columns = [*self._by, FIRST, END, FIRED, *partials.names]
+        self.beside_bounds = [*self.by, *partials.names]
+        self.columns = [*self.beside_bounds, FIRST, END, FIRED]
         kinds = [(field.name, field.type) for field in (*partials.keys, *partials.plan.partial_fields)]
         types = {name: polars_type(kind) for name, kind in kinds}
         types |= {FIRST: pl.Int64(), END: pl.Int64(), FIRED: pl.Boolean()}
         self.empty = pl.DataFrame(schema={name: types[name] for name in self.columns})
 
-    def merged(self, stored: pl.DataFrame, pending: Sequence[pl.DataFrame]) -> pl.DataFrame:
-        """The stored sessions with the pending rows in them."""
-        if not pending:
-            return stored
-        fresh = self._of_rows(pl.concat(pending))
-        if stored.height == 0:
-            return fresh
-        keys = fresh.select(self._by).unique()
-        touched = stored.join(keys, on=self._by, how="semi", nulls_equal=True)
-        apart = stored.join(keys, on=self._by, how="anti", nulls_equal=True)
-        return pl.concat([apart, self.fused(pl.concat([touched, fresh]))])
-
-    def _of_rows(self, rows: pl.DataFrame) -> pl.DataFrame:
-        ordered = rows.sort([*self._by, EVENT_TIME], maintain_order=True)
-        if not self._even:
-            ordered = ordered.with_columns(_numbered(self._key_changes(), _KEY))
-        far = pl.col(EVENT_TIME) > self._reached
-        numbered = ordered.with_columns(_numbered(self._key_changes() | far, _SESSION))
+    def of_rows(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The sessions of some rows alone."""
+        # With one gap for all, the window of the last row is the one that reaches furthest.
+        numbered = self._numbered(rows.sort([*self.by, EVENT_TIME], maintain_order=True), EVENT_TIME, rising=self._even)
         beside = [
-            pl.col(self._by).first(),
+            pl.col(self.by).first(),
             pl.col(EVENT_TIME).first().alias(FIRST),
             pl.col(END).max(),
             pl.lit(False).alias(FIRED),
@@ -127,49 +114,35 @@ class Sessions:
 
     def fused(self, sessions: pl.DataFrame) -> pl.DataFrame:
         """Sessions of which some may overlap or touch, merged where they do; a session with a new part is new."""
-        ordered = sessions.with_row_index(_ROW).sort([*self._by, FIRST])
-        ordered = ordered.with_columns(_numbered(self._key_changes(), _KEY))
-        starts = self._key_changes() | (pl.col(FIRST) > pl.col(END).cum_max().over(_KEY).shift())
+        ordered = sessions.with_row_index(_ROW).sort([*self.by, FIRST])
         # Back in the order of arrival, which decides between rows of equal event time.
-        numbered = ordered.with_columns(_numbered(starts, _SESSION)).sort(_ROW)
+        numbered = self._numbered(ordered, FIRST, rising=False).sort(_ROW)
         beside = [
-            pl.col(self._by).first(),
+            pl.col(self.by).first(),
             pl.col(FIRST).min(),
             pl.col(END).max(),
             pl.col(FIRED).all(),
         ]
         return self.partials.merge([numbered], [_SESSION], ordered=True, beside=beside).select(self.columns)
 
-    def _key_changes(self) -> pl.Expr:
-        return pl.any_horizontal(pl.col(key).ne_missing(pl.col(key).shift()) for key in self._by)
+    def _numbered(self, ordered: pl.DataFrame, begin: str, *, rising: bool) -> pl.DataFrame:
+        """With the number of the session to which each belongs that begins at `begin`, which rises within a key.
+
+        `rising`: their ends do so, too.
+        """
+        changes = pl.any_horizontal(pl.col(key).ne_missing(pl.col(key).shift()) for key in self.by)
+        starts = ordered.select(changes.fill_null(False)).to_series().to_numpy(writable=True)
+        ends = ordered[END].to_numpy()
+        reached = ends if rising else _furthest(ends, np.cumsum(starts))
+        starts[1:] |= ordered[begin].to_numpy()[1:] > reached[:-1]
+        return ordered.hstack([pl.Series(_SESSION, np.cumsum(starts))])
 
 
-def _numbered(changes: pl.Expr, name: str) -> pl.Expr:
-    """Numbers runs that begin where `changes` is true; whatever the first row compares to, it begins one anyway."""
-    return changes.fill_null(False).cast(pl.Int64).cum_sum().alias(name)
-
-
-class FrozenSessions:
-    """Sessions and pending rows of a snapshot: a `KeyedPart`."""
-
-    def __init__(
-        self,
-        sessions: Sessions,
-        stored: pl.DataFrame,
-        pending: Sequence[pl.DataFrame],
-        header: Mapping[str, Any],
-        max_parallelism: int,
-    ) -> None:
-        self._sessions = sessions
-        self._stored = stored
-        self._pending = pending
-        self._header = header
-        self._max_parallelism = max_parallelism
-
-    def segments(self) -> Iterable[tuple[int, bytes]]:
-        """One segment per key group that has sessions."""
-        frames = [self._sessions.merged(self._stored, self._pending)]
-        return encode_segments(self._header, frames, self._sessions.partials.keys, self._max_parallelism)
+def _furthest(ends: NDArray[np.int64], keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The greatest end of each key so far; `keys` are numbers that rise."""
+    distinct, ranks = np.unique(ends, return_inverse=True)
+    first_ranks = keys * len(distinct)
+    return distinct[np.maximum.accumulate(first_ranks + ranks) - first_ranks]
 
 
 # -- sessions of a snapshot as a table ----------------------------------------------------------------------------------

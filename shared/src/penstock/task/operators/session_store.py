@@ -1,0 +1,180 @@
+"""The sessions of one operator: found by key, known by when they end, and never two of a key that overlap or touch.
+
+They lie in sorted runs, like the rows of joins, so a batch looks at the sessions of its own keys, and event time at those
+that end, however many there are. Sessions that were sent are apart from those that are open: these are of use until they
+end, those until no late row can reach them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from penstock.state.segments import encode_segments
+from penstock.state.sorted_runs import FrozenRun, SortedRuns, TimedRows
+from penstock.task.operators.sessions import END, FIRED, FIRST, Sessions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from penstock.task.operators.progress import GroupWatermarks
+
+
+class SessionStore:
+    """What is known of sessions, but for rows that wait."""
+
+    def __init__(self, sessions: Sessions, lateness_us: int, folder: Path | None) -> None:
+        """`lateness_us`: how long sessions are kept that were sent; `folder`: where state on the local disk lies."""
+        self._sessions = sessions
+        self._open = _SessionRuns(sessions, folder)
+        self._sent = _SessionRuns(sessions, folder, sent=True, lateness_us=lateness_us)
+        self._all = (self._open, self._sent)
+
+    @property
+    def next_end(self) -> int:
+        """No session is to be sent or forgotten before event time is here."""
+        return min(runs.next_end for runs in self._all)
+
+    def go_on(self) -> bool:
+        """Do a part of what is left of keeping them, for some milliseconds; whether more is left."""
+        return any(runs.go_on() for runs in self._all)
+
+    def add(self, fresh: pl.DataFrame) -> pl.DataFrame:
+        """Take sessions, of which no two overlap or touch, and merge them with those here that they do touch.
+
+        Returns:
+            those that were sent and are no more, since they have other bounds now.
+        """
+        touching = np.zeros(fresh.height, np.bool_)
+        sent, others = (runs.take_touched(fresh, touching) for runs in (self._sent, self._open))
+        if touching.any():
+            merged = self._sessions.fused(pl.concat([*sent, *others, fresh.filter(touching)]))  # in order of arrival
+            fresh = pl.concat([fresh.filter(~touching), merged])
+        fired = fresh[FIRED]
+        if fired.any():  # in a snapshot
+            self._sent.keep(fresh.filter(fired))
+        self._open.keep(fresh.filter(~fired) if fired.any() else fresh)
+        if not sent:
+            return self._sessions.empty
+        return pl.concat(sent).join(fresh, on=[*self._sessions.by, FIRST, END], how="anti", nulls_equal=True)
+
+    def of(self, keys: pl.DataFrame) -> pl.DataFrame:
+        """The sessions of these keys."""
+        return self._together([frame for runs in self._all for frame in runs.sessions_of(keys)])
+
+    def ended(self, watermarks: GroupWatermarks) -> pl.DataFrame:
+        """The sessions that are over and were not sent, which they are from now on; forgets those that no row reaches."""
+        over = self._together(list(self._open.passed(watermarks)))
+        if self._sent.lateness_us > 0:
+            self._sent.keep(over)
+        for _ in self._sent.passed(watermarks):
+            pass
+        return over
+
+    def frozen(
+        self, pending: Sequence[pl.DataFrame], header: Mapping[str, Any], max_parallelism: int
+    ) -> FrozenSessions:
+        """All of them as they are now, with rows that wait."""
+        return FrozenSessions(
+            self._sessions, [(runs, runs.freeze()) for runs in self._all], pending, header, max_parallelism
+        )
+
+    def _together(self, frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+        return pl.concat(frames) if frames else self._sessions.empty
+
+
+class _SessionRuns(SortedRuns):
+    """Those that are open, or those that were sent."""
+
+    def __init__(self, sessions: Sessions, folder: Path | None, *, sent: bool = False, lateness_us: int = 0) -> None:
+        super().__init__(sessions.by, nulls_equal=True)
+        self.folder = folder
+        self.sent = sent
+        self._sessions = sessions
+        self.lateness_us = lateness_us
+        """How long they are of use behind their end."""
+
+    def keep(self, sessions: pl.DataFrame) -> None:
+        """Add sessions that touch none of those here."""
+        if not sessions.height:
+            return
+        rows = sessions[self._sessions.beside_bounds]
+        until = sessions[END].to_numpy() + self.lateness_us
+        self.add(TimedRows(rows, sessions[FIRST].to_numpy(), until, np.zeros(rows.height, np.bool_)), self.hashes(rows))
+
+    def sessions(self, rows: TimedRows) -> pl.DataFrame:
+        """As a frame with the columns of `Sessions`; usable in any thread."""
+        ends = pl.Series(END, rows.until - self.lateness_us)
+        sent = pl.Series(FIRED, [self.sent]).new_from_index(0, rows.height)
+        return rows.frame.hstack([pl.Series(FIRST, rows.moments), ends, sent])
+
+    def sessions_of(self, keys: pl.DataFrame) -> Iterator[pl.DataFrame]:
+        """All that are of use."""
+        for matches in self.all_of(keys):
+            yield self.sessions(matches.run.rows.picked(matches.found[matches.run.of_use(matches.found)]))
+
+    def take_touched(self, fresh: pl.DataFrame, touching: NDArray[np.bool_]) -> list[pl.DataFrame]:
+        """Those that overlap or touch one of `fresh`, which are here no more; sets `touching` of these."""
+        if not self.runs:
+            return []
+        self.finish()
+        taken: list[pl.DataFrame] = []
+        first, end = fresh[FIRST].to_numpy(), fresh[END].to_numpy()
+        for matches in self.matches(fresh, self.hashes(fresh), None, end):
+            run = matches.run
+            touched = run.rows.until[matches.found] - self.lateness_us >= first[matches.asking]
+            touched &= run.of_use(matches.found)
+            places = np.unique(matches.found[touched])
+            if len(places):
+                taken.append(self.sessions(run.rows.picked(places)))
+                run.take_out(places)
+                touching[matches.asking[touched]] = True
+        return taken
+
+    def passed(self, watermarks: GroupWatermarks) -> Iterator[pl.DataFrame]:
+        """Those that are of use no more since event time has come so far."""
+        if watermarks.uneven:
+            self.finish()
+            for run in self.runs:
+                places = np.flatnonzero(run.rows.until <= watermarks.of_rows(run.rows.frame))
+                places = places[run.of_use(places)]
+                yield self.sessions(run.rows.picked(places))
+                run.take_out(places)
+        for rows, due in self.pass_by(watermarks.current):
+            yield self.sessions(rows.picked(due))
+
+
+@dataclass(frozen=True)
+class FrozenSessions:
+    """Sessions and pending rows of a snapshot: a `KeyedPart`."""
+
+    sessions: Sessions
+    kept: Sequence[tuple[_SessionRuns, Sequence[FrozenRun]]]
+    """By whose they are."""
+    pending: Sequence[pl.DataFrame]
+    header: Mapping[str, Any]
+    max_parallelism: int
+
+    def segments(self) -> Iterable[tuple[int, bytes]]:
+        """One segment per key group that has sessions."""
+        keys, folder = self.sessions.partials.keys, self.kept[0][0].folder
+        return encode_segments(self.header, self._frames(), keys, self.max_parallelism, folder)
+
+    def _frames(self) -> Iterator[pl.DataFrame]:
+        stored = (runs.sessions(piece) for runs, frozen in self.kept for run in frozen for piece in run.pieces())
+        if not self.pending:
+            yield from stored
+            return
+        by, fresh = self.sessions.by, self.sessions.of_rows(pl.concat(self.pending))
+        keys = fresh.select(by).unique()
+        together: list[pl.DataFrame] = []
+        for piece in stored:
+            together.append(piece.join(keys, on=by, how="semi", nulls_equal=True))
+            yield piece.join(keys, on=by, how="anti", nulls_equal=True)
+        yield self.sessions.fused(pl.concat([*together, fresh]))
