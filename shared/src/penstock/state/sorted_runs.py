@@ -280,7 +280,6 @@ class SortedRuns:
 
     def _tidied(self) -> Iterator[None]:
         """Runs of which most is of no use become smaller, those of about one size become one, large ones lie on disk."""
-        self.runs = [run for run in self.runs if run.left]
         for place, run in enumerate(self.runs):
             if 2 * run.left < run.rows.height:
                 self.runs[place] = yield from merged([run], folder=self.folder)
@@ -292,6 +291,7 @@ class SortedRuns:
         for run in self.runs:
             if self.folder is not None and run.rows.height >= _ON_DISK_ROWS and run.rows.at_random is None:
                 run.rows = run.rows.on_disk(self.folder)
+        self.runs = [run for run in self.runs if run.left]  # what came may have been taken back
 
     def matches(
         self,
