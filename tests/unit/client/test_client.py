@@ -119,6 +119,33 @@ def test_a_submission_does_not_wait_for_ever_nor_for_anything_else(capsys: pytes
     assert len(away.asked) == 1
 
 
+class Busy(Dispatchers):
+    """Others are submitting until the request of that number."""
+
+    def __init__(self, until: int) -> None:
+        super().__init__(a=httpx2.Response(202, json={"job": "1" * 32, "request": "2" * 32}))
+        self.until = until
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        answer = super().__call__(request)
+        busy = httpx2.Response(503, json={"errors": ["8 submissions are being read"]}, headers={"Retry-After": "2"})
+        return answer if len(self.asked) >= self.until else busy
+
+
+def test_a_dispatcher_that_is_busy_is_asked_again_when_it_says() -> None:
+    """Half a minute at most."""
+
+    async def submitted(to: Dispatchers) -> float:
+        begun = asyncio.get_running_loop().time()
+        async with to.client() as client:
+            await client.submit(SUBMISSION, b"")
+        return asyncio.get_running_loop().time() - begun
+
+    assert 4 <= run_blocking(submitted(Busy(until=3)), VirtualLoop) < 5
+    with pytest.raises(NoAnswerError, match="8 submissions are being read"):
+        run_blocking(submitted(Busy(until=1_000)), VirtualLoop)
+
+
 async def test_a_refusal_is_not_tried_elsewhere() -> None:
     """4xx is an answer."""
     dispatchers = Dispatchers(a=httpx2.Response(404, json={"errors": ["there is no job x"]}), b=httpx2.Response(200))

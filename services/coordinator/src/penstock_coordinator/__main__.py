@@ -7,11 +7,14 @@ import socket
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.adapters.cluster_ports import cluster_log, cluster_metadata, cluster_store
 from penstock.adapters.conditional_put import check_conditional_put
 from penstock.adapters.system_clock import SystemClock
+from penstock.cli.options import count, positive
 from penstock.coordination.retrying_ports import retry_until_done
+from penstock.errors import UsageError
 from penstock.jobmanager.coordinator import CoordinatorService, CoordinatorTimeouts, TaskManagerStarter
 from penstock.jobmanager.leadership import ControlPorts
 from penstock.jobmanager.sink_cleanup import sink_cleaner
@@ -33,6 +36,8 @@ from penstock_coordinator.application import ApplicationOptions, submit_applicat
 from penstock_coordinator.launching import task_manager_starter
 from penstock_coordinator.metrics import coordinator_samples
 from penstock_coordinator.scaling import ScalingOptions, add_scaling_options, scaling_of
+
+LEAST_WAITING_MS: Final = 100
 
 
 @dataclass(frozen=True)
@@ -56,12 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--worker-timeout", default="10s", metavar="TIME", help="how long a silent worker counts as alive (10s)"
     )
     parser.add_argument(
-        "--start-task-managers", type=int, default=0, metavar="N",
+        "--start-task-managers", type=count, default=0, metavar="N",
         help="start up to N task managers for jobs submitted with --per-job (0)",
     )  # fmt: skip
     add_scaling_options(parser)
     parser.add_argument("--application", metavar="FILE", help="run this pipeline, once, on this cluster")
-    parser.add_argument("--parallelism", type=int, default=1, metavar="N", help="of the application (1)")
+    parser.add_argument("--parallelism", type=positive, default=1, metavar="N", help="of the application (1)")
     parser.add_argument(
         "--param",
         action="append",
@@ -77,8 +82,8 @@ async def serve(settings: ClusterSettings, options: CoordinatorOptions) -> None:
     """Compete for leadership until cancelled."""
     clock = SystemClock()
     timeouts = CoordinatorTimeouts(
-        lease_ttl_ms=duration_us(options.lease_ttl, "--lease-ttl", positive=True) // 1_000,
-        worker_ms=duration_us(options.worker_timeout, "--worker-timeout", positive=True) // 1_000,
+        lease_ttl_ms=_waiting_ms(options.lease_ttl, "--lease-ttl"),
+        worker_ms=_waiting_ms(options.worker_timeout, "--worker-timeout"),
     )
     name = f"{socket.gethostname()}-{uuid.uuid4().hex}"
     readiness = Readiness()
@@ -111,6 +116,18 @@ async def serve(settings: ClusterSettings, options: CoordinatorOptions) -> None:
             async with asyncio.TaskGroup() as group:
                 group.create_task(service.run())
                 group.create_task(watch_readiness(readiness, log, blobs, clock))
+
+
+def _waiting_ms(text: str, option: str) -> int:
+    """How long others are waited for before they count as dead.
+
+    Raises:
+        UsageError: that is no time, or one that no message takes.
+    """
+    duration = duration_us(text, option, positive=True) // 1_000
+    if duration < LEAST_WAITING_MS:
+        raise UsageError(f"{option} {text}: is less than {LEAST_WAITING_MS} ms, in which nobody is sure to answer")
+    return duration
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from penstock.adapters.cluster_ports import cluster_log, cluster_store
 from penstock.adapters.system_clock import SystemClock
+from penstock.cli.options import count, positive
 from penstock.coordination.control_topics import create_control_topics
 from penstock.coordination.retrying_ports import RetryingLog
 from penstock.observability.metrics import TASK_MANAGER_SLOTS, WORKER_MEMORY, Sample
@@ -49,10 +50,10 @@ class TaskManagerOptions(ServiceOptions):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a task manager; the exit code."""
     parser = service_parser("taskmanager", "Runs subtasks: one worker process per slot.", "127.0.0.1:8083")
-    parser.add_argument("--slots", type=int, default=os.cpu_count() or 1, metavar="N", help="slots (one per core)")
-    parser.add_argument("--memory-mb", type=int, default=0, metavar="MB", help="what a slot may use (no limit)")
+    parser.add_argument("--slots", type=positive, default=os.cpu_count() or 1, metavar="N", help="slots (one per core)")
+    parser.add_argument("--memory-mb", type=count, default=0, metavar="MB", help="what a slot may use (no limit)")
     parser.add_argument(
-        "--local-state-mb", type=int, default=1_024, metavar="MB", help="local copies of snapshots, 0: none (1024)"
+        "--local-state-mb", type=count, default=1_024, metavar="MB", help="local copies of snapshots, 0: none (1024)"
     )
     parser.add_argument(
         "--broker-patience", default="10m", metavar="TIME",

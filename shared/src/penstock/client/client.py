@@ -37,7 +37,7 @@ from penstock.client.documents import (
     WhoAmI,
     WorkerList,
 )
-from penstock.client.errors import NoAnswerError, NoLeaderError, RefusedError
+from penstock.client.errors import BusyError, NoAnswerError, NoLeaderError, RefusedError
 from penstock.client.run_documents import Located, RunBody, RunDetail, RunList, RunLog, RunSubmission
 from penstock.client.schedule_documents import ScheduleDetail, ScheduleList, ScheduleSubmission
 from penstock.coordination.collected_rows import CollectedPart
@@ -191,10 +191,19 @@ class ClusterClient:
             "job": ("job.json", msgspec.json.encode(submission), "application/json"),
             "sources": ("sources.zip", sources, "application/zip"),
         }
-        asked = await self._with_leader(
-            lambda: self._ask("POST", "/jobs", files=files, timeout_s=UPLOAD_S), waiting or _warn
-        )
-        return _decoded(asked, Requested)
+        return _decoded(await self._with_leader(lambda: self._upload("/jobs", files), waiting or _warn), Requested)
+
+    async def _upload(self, path: str, files: Mapping[str, tuple[str, bytes, str]]) -> httpx2.Response:
+        """Submit something; dispatchers that are busy with others are asked again, for `LEADER_S` seconds at most."""
+        clock = asyncio.get_running_loop().time
+        deadline_s = clock() + LEADER_S
+        while True:
+            try:
+                return await self._ask("POST", path, files=files, timeout_s=UPLOAD_S)
+            except BusyError as error:
+                if clock() + error.again_s > deadline_s:
+                    raise
+                await asyncio.sleep(error.again_s)
 
     async def _with_leader(
         self, ask: Callable[[], Awaitable[httpx2.Response]], waiting: Callable[[str], None]
@@ -254,7 +263,7 @@ class ClusterClient:
             "run": ("run.json", msgspec.json.encode(submission), "application/json"),
             "sources": ("sources.zip", sources, "application/zip"),
         }
-        return _decoded(await self._ask("POST", "/runs", files=files, timeout_s=UPLOAD_S), Requested)
+        return _decoded(await self._upload("/runs", files), Requested)
 
     async def cancel_run(self, run: str) -> Requested:
         """End a run; nothing of it becomes visible unless that is decided already."""
@@ -281,7 +290,7 @@ class ClusterClient:
             "schedule": ("schedule.json", msgspec.json.encode(submission), "application/json"),
             "sources": ("sources.zip", sources, "application/zip"),
         }
-        return _decoded(await self._ask("POST", "/schedules", files=files, timeout_s=UPLOAD_S), ScheduleDetail)
+        return _decoded(await self._upload("/schedules", files), ScheduleDetail)
 
     async def pause_schedule(self, name: str) -> ScheduleDetail:
         """Let no more runs of it begin; what is at work goes on."""
@@ -342,7 +351,7 @@ class ClusterClient:
     ) -> httpx2.Response:
         """Ask one dispatcher after the other; the one that answers comes first from then on."""
         problems: list[str] = []
-        leaderless = False
+        leaderless, again_s = False, 0.0
         for address in list(self._addresses):
             try:
                 response = await self._http.request(
@@ -355,12 +364,21 @@ class ClusterClient:
             if response.status_code in UNAVAILABLE:
                 problems.append(f"{address}: {_reason(response)}")
                 leaderless = leaderless or _reason(response).startswith(NO_COORDINATOR)
+                again_s = max(again_s, _again_s(response))
                 continue
             self._addresses.sort(key=lambda known, answered=address: known != answered)
             if response.status_code >= 400:
                 raise RefusedError(_reason(response), response.status_code)
             return response
-        raise (NoLeaderError if leaderless else NoAnswerError)("; ".join(problems))
+        if leaderless:
+            raise NoLeaderError("; ".join(problems))
+        raise BusyError("; ".join(problems), again_s) if again_s else NoAnswerError("; ".join(problems))
+
+
+def _again_s(response: httpx2.Response) -> float:
+    """In how many seconds to ask again, if the answer says so."""
+    said = response.headers.get("Retry-After", "")
+    return float(said) if said.isdecimal() else 0.0
 
 
 def _is_address(text: str) -> bool:

@@ -13,6 +13,15 @@ class NoLeaderError(NoAnswerError):
     """Dispatchers answer, and no coordinator leads the cluster: it has just started, or another one takes over."""
 
 
+class BusyError(NoAnswerError):
+    """Dispatchers are busy, and say when to ask again."""
+
+    def __init__(self, message: str, again_s: float) -> None:
+        """`again_s`: in how many seconds."""
+        super().__init__(message)
+        self.again_s = again_s
+
+
 class RefusedError(PenstockError):
     """The cluster understood what was asked and says no."""
 

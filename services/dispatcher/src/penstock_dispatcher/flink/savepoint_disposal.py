@@ -14,6 +14,7 @@ from penstock.protocol.joblog import JobHistory, Savepoint
 from penstock.protocol.manifests import checkpoint_of, checkpoints_prefix
 from penstock.protocol.messages import Restore
 from penstock_dispatcher.cluster import Cluster, disposed_key
+from penstock_dispatcher.reading import for_each_concurrently
 from penstock_dispatcher.refusing import RestError
 
 IMPORTED: Final = "imported/"
@@ -74,17 +75,17 @@ class SavepointDisposal:
     async def _check_unused(self, keys: frozenset[str]) -> None:
         """A job may go on from it, or its newest checkpoint name objects of it that have not changed since."""
         active, _ = await self._cluster.ids()
-        for job in active:
-            try:
-                history = await self._cluster.history(job)
-                restore = history.restore
-                needed = restore is not None and history.terminated is None and await self._needs(restore, keys)
-            except CorruptDataError as error:
-                raise RestError(409, f"job {job} may need it, which cannot be told: {error}") from error
-            if needed:
-                raise RestError(
-                    409, f"job {job} needs it: its newest checkpoint is, or names objects of, this savepoint"
-                )
+        await for_each_concurrently(list(active), lambda job: self._check_not_needed(job, keys))
+
+    async def _check_not_needed(self, job: str, keys: frozenset[str]) -> None:
+        try:
+            history = await self._cluster.history(job)
+            restore = history.restore
+            needed = restore is not None and history.terminated is None and await self._needs(restore, keys)
+        except CorruptDataError as error:
+            raise RestError(409, f"job {job} may need it, which cannot be told: {error}") from error
+        if needed:
+            raise RestError(409, f"job {job} needs it: its newest checkpoint is, or names objects of, this savepoint")
 
     async def _needs(self, restore: Restore, keys: frozenset[str]) -> bool:
         if restore.manifest in keys:

@@ -8,7 +8,7 @@ on the local disk, so is a large level, written part by part (`penstock.state.ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -61,6 +61,26 @@ class Part(NamedTuple):
 def is_large(rows: int) -> bool:
     """Whether so many partials are merged in parts: a call for fewer takes some 100 ms at most."""
     return rows >= _DEALT_ROWS
+
+
+def taken_together(segments: Iterable[tuple[int, pl.DataFrame, bool]]) -> Iterator[tuple[pl.DataFrame, bool]]:
+    """The rows of restored segments, many at a time, and whether several of them may be of one key.
+
+    Args:
+        segments: key group, rows, and whether they are added to those of other segments.
+    """
+    frames: list[pl.DataFrame] = []
+    groups: set[int] = set()
+    some_add = False
+    for group, rows, adds in segments:
+        frames.append(rows)
+        groups.add(group)
+        some_add |= adds
+        if is_large(sum(frame.height for frame in frames)):
+            yield pl.concat(frames), some_add or len(frames) > len(groups)
+            frames, groups = [], set()
+    if frames:
+        yield pl.concat(frames), some_add or len(frames) > len(groups)
 
 
 def merged_parts(partials: Partials, by: Sequence[str], levels: Sequence[Part]) -> Iterator[pl.DataFrame | None]:

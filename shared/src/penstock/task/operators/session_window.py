@@ -27,7 +27,7 @@ from penstock.graph.logical import RETRACTED, Node, SessionWindow, WindowAggrega
 from penstock.state.columns import key_values
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
-from penstock.task.operators.levels import is_large
+from penstock.task.operators.levels import taken_together
 from penstock.task.operators.partials import Partials
 from penstock.task.operators.progress import GroupWatermarks, LateRows
 from penstock.task.operators.session_store import SessionStore
@@ -36,7 +36,7 @@ from penstock.task.operators.window_aggregate import window_columns
 from penstock.times import MAX_WATERMARK
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
@@ -207,20 +207,12 @@ class SessionWindowOperator(Operator):
         return OperatorSnapshot(keyed=self._stored.frozen(list(self._pending), header, self._context.max_parallelism))
 
     def _restore(self, restored: RestoredState) -> None:
-        frames: list[pl.DataFrame] = []
-        groups: set[int] = set()
+        for sessions, repeated in taken_together(self._decoded(restored)):
+            self._stored.add(self._sessions.fused(sessions) if repeated else sessions)
+
+    def _decoded(self, restored: RestoredState) -> Iterator[tuple[int, pl.DataFrame, bool]]:
+        """Key group and sessions."""
         for group, header, rows in decode_segments(restored.keyed, self._operator, _KIND, self._partials.keys):
             self._gap.check(self._operator, header)
             rows = self._partials.restored(self._operator, header["partials"], with_end(header, rows))
-            frames.append(rows.select(self._sessions.columns))
-            groups.add(group)
-            if is_large(sum(frame.height for frame in frames)):
-                self._take_back(frames, distinct=len(frames) == len(groups))
-                frames, groups = [], set()
-        if frames:
-            self._take_back(frames, distinct=len(frames) == len(groups))
-
-    def _take_back(self, frames: Sequence[pl.DataFrame], *, distinct: bool) -> None:
-        """Store restored sessions; several may be of one key, and touch, unless they are said to be `distinct`."""
-        sessions = pl.concat(frames)
-        self._stored.add(sessions if distinct else self._sessions.fused(sessions))
+            yield group, rows.select(self._sessions.columns), False

@@ -23,7 +23,7 @@ from penstock.state.freezes import ADDS
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.lateness import FixedLateness
-from penstock.task.operators.levels import Part, is_large, merged, merged_parts
+from penstock.task.operators.levels import Part, merged, merged_parts, taken_together
 from penstock.task.operators.partials import Partials
 from penstock.task.operators.progress import GroupWatermarks, LateRows
 from penstock.task.operators.window_panes import FrozenPanes, Pane, PaneStore, split_runs
@@ -298,32 +298,22 @@ class WindowAggregateOperator(Operator):
         return described
 
     def _restore(self, restored: RestoredState) -> None:
-        frames: list[pl.DataFrame] = []
-        groups: set[int] = set()
-        adds = False
+        for rows, repeated in taken_together(self._decoded(restored)):
+            if repeated:  # a level has one partial per key
+                rows = self._partials.merge([rows], [*self._by, PANE])
+            for start, part in split_runs(rows.drop(PANE), rows[PANE].to_numpy()):
+                self._store.add_partials(start, part)
+            self._store.relieve()
+
+    def _decoded(self, restored: RestoredState) -> Iterator[tuple[int, pl.DataFrame, bool]]:
+        """Key group, partials, and whether they are added to others of their keys and panes."""
         for group, header, rows in decode_segments(restored.keyed, self._operator, _KIND, self._partials.keys):
             if header["window"] != self._described():
                 raise IncompatibleStateError(
                     f"operator {self._operator!r}: the snapshot holds {_words(header['window'])}, the pipeline has "
                     f"{_words(self._described())}; restore it with the same window, or give the operator another uid"
                 )
-            frames.append(self._partials.restored(self._operator, header["partials"], rows))
-            groups.add(group)
-            adds |= header.get(ADDS, False)
-            if is_large(sum(frame.height for frame in frames)):
-                self._take_back(frames, distinct=not adds and len(frames) == len(groups))
-                frames, groups = [], set()
-        if frames:
-            self._take_back(frames, distinct=not adds and len(frames) == len(groups))
-
-    def _take_back(self, frames: Sequence[pl.DataFrame], *, distinct: bool) -> None:
-        """Store restored partials; several may be of the same key and pane unless they are said to be `distinct`."""
-        rows = pl.concat(frames)
-        if not distinct:  # a level has one partial per key
-            rows = self._partials.merge([rows], [*self._by, PANE])
-        for start, part in split_runs(rows.drop(PANE), rows[PANE].to_numpy()):
-            self._store.add_partials(start, part)
-        self._store.relieve()
+            yield group, self._partials.restored(self._operator, header["partials"], rows), header.get(ADDS, False)
 
 
 def window_columns(start: pl.Expr, end: pl.Expr, last: pl.Expr) -> list[pl.Expr]:
