@@ -17,7 +17,7 @@ from penstock.errors import IncompatibleStateError, UserCodeError
 from penstock.expressions import col, when
 from penstock.graph.logical import RETRACTED, SessionWindow
 from penstock.state import sorted_runs
-from penstock.task.operators import session_window
+from penstock.task.operators import session_store, session_window
 from penstock.testing.harness import OperatorHarness
 from penstock.times import MAX_WATERMARK
 
@@ -33,6 +33,8 @@ def kept_in(place: str) -> Iterator[Path | None]:
         if place != "one run":
             for name in ("_LEAST_ROWS", "_PIECE_ROWS", "_LOOKED_THROUGH_ROWS"):
                 patch.setattr(sorted_runs, name, 2)
+            patch.setattr(session_store, "ROWS_AT_ONCE", 2)
+            patch.setattr(session_window, "ROWS_AT_ONCE", 2)
         if place == "disk":
             patch.setattr(sorted_runs, "_ON_DISK_ROWS", 3)
         yield Path(folder) if place == "disk" else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.task.operators.progress import GroupWatermarks
+
+ROWS_AT_ONCE: Final = 65_536
 
 
 class SessionStore:
@@ -68,14 +70,25 @@ class SessionStore:
         """The sessions of these keys."""
         return self._together([frame for runs in self._all for frame in runs.sessions_of(keys)])
 
-    def ended(self, watermarks: GroupWatermarks) -> pl.DataFrame:
-        """The sessions that are over and were not sent, which they are from now on; forgets those that no row reaches."""
-        over = self._together(list(self._open.passed(watermarks)))
-        if self._sent.lateness_us > 0:
-            self._sent.keep(over)
+    def ended(self, watermarks: GroupWatermarks) -> Iterator[pl.DataFrame]:
+        """The sessions that are over and were not sent, which they are from now on; forgets those that no row reaches.
+
+        In the order of their ends, some at a time: all are to be taken before anything else is asked.
+        """
+        passed = list(self._open.passed(watermarks))
+        if passed:
+            places = np.concatenate([due for _, due in passed])
+            whose = np.repeat(np.arange(len(passed)), [len(due) for _, due in passed])
+            order = np.argsort(np.concatenate([rows.until[due] for rows, due in passed]), kind="stable")
+            for begin in range(0, len(order), ROWS_AT_ONCE):
+                some = order[begin : begin + ROWS_AT_ONCE]
+                parts = ((passed[each][0], places[some[whose[some] == each]]) for each in np.unique(whose[some]))
+                over = pl.concat([self._open.sessions(rows.picked(chosen)) for rows, chosen in parts])
+                if self._sent.lateness_us > 0:
+                    self._sent.keep(over)
+                yield over
         for _ in self._sent.passed(watermarks):
             pass
-        return over
 
     def frozen(
         self, pending: Sequence[pl.DataFrame], header: Mapping[str, Any], max_parallelism: int
@@ -137,17 +150,16 @@ class _SessionRuns(SortedRuns):
                 touching[matches.asking[touched]] = True
         return taken
 
-    def passed(self, watermarks: GroupWatermarks) -> Iterator[pl.DataFrame]:
-        """Those that are of use no more since event time has come so far."""
+    def passed(self, watermarks: GroupWatermarks) -> Iterator[tuple[TimedRows, NDArray[np.int64]]]:
+        """Where those stand that are of use no more since event time has come so far."""
         if watermarks.uneven:
             self.finish()
             for run in self.runs:
                 places = np.flatnonzero(run.rows.until <= watermarks.of_rows(run.rows.frame))
                 places = places[run.of_use(places)]
-                yield self.sessions(run.rows.picked(places))
+                yield run.rows, places
                 run.take_out(places)
-        for rows, due in self.pass_by(watermarks.current):
-            yield self.sessions(rows.picked(due))
+        yield from self.pass_by(watermarks.current)
 
 
 @dataclass(frozen=True)

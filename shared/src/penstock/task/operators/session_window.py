@@ -30,7 +30,7 @@ from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, 
 from penstock.task.operators.levels import taken_together
 from penstock.task.operators.partials import Partials
 from penstock.task.operators.progress import GroupWatermarks, LateRows
-from penstock.task.operators.session_store import SessionStore
+from penstock.task.operators.session_store import ROWS_AT_ONCE, SessionStore
 from penstock.task.operators.sessions import END, FIRST, SessionGap, Sessions, with_end
 from penstock.task.operators.window_aggregate import window_columns
 from penstock.times import MAX_WATERMARK
@@ -67,6 +67,8 @@ class SessionWindowOperator(Operator):
         self._pending_rows = 0
         self._pending_end = MAX_WATERMARK
         """When the first of the windows that those rows open is over."""
+        self._ended: Iterator[pl.DataFrame] | None = None
+        """What is left to be sent of sessions that are over, if anything is."""
         self._context: OperatorContext
         self._watermarks: GroupWatermarks
 
@@ -169,10 +171,17 @@ class SessionWindowOperator(Operator):
     # -- sessions -----------------------------------------------------------------------------------------------------
 
     def fire_due(self, watermark: int, output: Output) -> bool:
-        uneven = self._watermarks.uneven
-        current = self._watermarks.advance(watermark)
-        if uneven or current >= min(self._pending_end, self._stored.next_end):
-            self._settle(output)
+        if self._ended is None:
+            uneven = self._watermarks.uneven
+            current = self._watermarks.advance(watermark)
+            if not uneven and current < min(self._pending_end, self._stored.next_end):
+                return False
+            self._ended = self._settled(output)
+        for over in self._ended:
+            self._send(over, output)
+            if over.height == ROWS_AT_ONCE:
+                return True
+        self._ended = None
         return False
 
     def go_on(self) -> bool:
@@ -188,9 +197,13 @@ class SessionWindowOperator(Operator):
             self._send(replaced, output, retracted=True)
 
     def _settle(self, output: Output) -> None:
-        """Send the sessions that are over, forget those that no late row can reach any more."""
+        for over in self._settled(output):
+            self._send(over, output)
+
+    def _settled(self, output: Output) -> Iterator[pl.DataFrame]:
+        """The sessions that are over, to be sent; forgets those that no late row can reach any more."""
         self._merge_pending(output)
-        self._send(self._stored.ended(self._watermarks), output)
+        return self._stored.ended(self._watermarks)
 
     def _send(self, over: pl.DataFrame, output: Output, *, retracted: bool = False) -> None:
         if over.height == 0:
