@@ -17,6 +17,7 @@ from penstock.errors import IncompatibleStateError, UserCodeError
 from penstock.expressions import col, when
 from penstock.graph.logical import RETRACTED, SessionWindow
 from penstock.state import sorted_runs
+from penstock.state.sorted_runs import SortedRuns
 from penstock.task.operators import session_store, session_window
 from penstock.testing.harness import OperatorHarness
 from penstock.times import MAX_WATERMARK
@@ -186,6 +187,22 @@ def test_an_old_row_is_saved_by_an_open_session_it_touches_but_only_if_that_came
     harness.watermark(MAX_WATERMARK)
     assert late_rows(harness) == []
     assert emitted(harness, before_end=0) == [("a", 85, 102, (1, 2))]
+
+
+@pytest.mark.parametrize("lateness", [0, 100_000])
+def test_a_batch_meets_few_of_the_many_sessions_of_its_key(monkeypatch, lateness):
+    """Each of its sessions meets those that it touches, not all that began before it: 400 look at 2,000, not 400,000."""
+    harness = OperatorHarness(window_node(SessionWindow(10), lateness=lateness), max_parallelism=GROUPS)
+    harness.frame(frame_of([("a", 100 * number, number) for number in range(1_000)]))
+    harness.watermark(50_000)
+    compare, compared = SortedRuns._same_keys, []
+    monkeypatch.setattr(SortedRuns, "_same_keys", lambda *args: compared.append(len(args[2])) or compare(*args))
+    harness.frame(frame_of([("a", 60_005 + 100 * number, number) for number in range(400)]))
+    harness.frame(frame_of([("a", 99_000 + 100 * number, number) for number in range(400)]))
+    harness.watermark(MAX_WATERMARK)
+    assert sum(compared) <= 5 * 800
+    held = standing(harness) if lateness else emitted(harness, before_end=0)
+    assert sum(len(values) for *_, values in held) == 1_800
 
 
 def test_a_snapshot_with_another_gap_is_refused():

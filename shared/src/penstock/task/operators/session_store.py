@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from penstock.state.segments import encode_segments
-from penstock.state.sorted_runs import FrozenRun, SortedRuns, TimedRows
+from penstock.state.sorted_runs import FrozenRun, Run, SortedRuns, TimedRows
 from penstock.task.operators.sessions import END, FIRED, FIRST, Sessions
 
 if TYPE_CHECKING:
@@ -137,17 +137,21 @@ class _SessionRuns(SortedRuns):
         if not self.runs:
             return []
         self.finish()
-        taken: list[pl.DataFrame] = []
-        first, end = fresh[FIRST].to_numpy(), fresh[END].to_numpy()
-        for matches in self.matches(fresh, self.hashes(fresh), None, end):
+        first, end, hashes = fresh[FIRST].to_numpy(), fresh[END].to_numpy(), self.hashes(fresh)
+        found: list[tuple[Run, NDArray[np.int64]]] = []
+        # Those of a key in a run never touched each other: of the ones that began before, the last alone may reach here.
+        for matches in (*self.newest(fresh, hashes, first), *self.matches(fresh, hashes, first + 1, end)):
             run = matches.run
             touched = run.rows.until[matches.found] - self.lateness_us >= first[matches.asking]
             touched &= run.of_use(matches.found)
-            places = np.unique(matches.found[touched])
-            if len(places):
-                taken.append(self.sessions(run.rows.picked(places)))
-                run.take_out(places)
-                touching[matches.asking[touched]] = True
+            touching[matches.asking[touched]] = True
+            found.append((run, np.unique(matches.found[touched])))
+        taken: list[pl.DataFrame] = []
+        for run, places in found:
+            left = places[run.of_use(places)]  # one may touch two of `fresh`
+            if len(left):
+                taken.append(self.sessions(run.rows.picked(left)))
+                run.take_out(left)
         return taken
 
     def passed(self, watermarks: GroupWatermarks) -> Iterator[tuple[TimedRows, NDArray[np.int64]]]:
