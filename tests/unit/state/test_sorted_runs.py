@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.state import sorted_runs
-from penstock.state.sorted_runs import SortedRuns, TimedRows, merged, merged_pieces
+from penstock.state.sorted_runs import FrozenRun, SortedRuns, TimedRows, merged, merged_pieces
+from penstock.times import MAX_WATERMARK
 
 FAR = 1_000
 
@@ -47,6 +49,7 @@ STEPS = st.lists(
         st.tuples(st.just("find"), st.tuples(st.integers(0, 5), st.integers(0, 20), st.integers(0, 20))),
         st.tuples(st.just("pass"), st.integers(0, 5)),
         st.tuples(st.just("go_on"), st.integers(1, 5)),
+        st.tuples(st.just("take"), st.tuples(st.integers(0, 5), st.integers(0, 20), st.integers(0, 20))),
         st.tuples(st.just("freeze"), st.none()),
     ),
     max_size=25,
@@ -56,19 +59,20 @@ STEPS = st.lists(
 @pytest.fixture(autouse=True)
 def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is large."""
-    for name, value in (("_PIECE_ROWS", 2), ("_LEAST_ROWS", 2), ("_ON_DISK_ROWS", 3), ("_TOGETHER_BYTES", 40)):
+    small = {"_PIECE_ROWS": 2, "_LEAST_ROWS": 2, "_ON_DISK_ROWS": 3, "_LOOKED_THROUGH_ROWS": 4, "_TOGETHER_BYTES": 40}
+    for name, value in small.items():
         monkeypatch.setattr(sorted_runs, name, value)
 
 
 @settings(max_examples=150, deadline=None)
 @given(STEPS, st.booleans())
-def test_rows_are_found_marked_and_forgotten_like_those_of_a_list(
+def test_rows_are_found_marked_taken_out_and_forgotten_like_those_of_a_list(
     steps: list[tuple[str, object]], on_disk: bool
 ) -> None:
     """Each is told to be of no use once, with its mark, whatever is left of a merge when something else is asked."""
     with TemporaryDirectory() as folder:
         runs, model, reached, number = SortedRuns(["key"]), list[Kept](), -1, 0
-        forgotten = set[int]()
+        frozen = list[tuple[list[FrozenRun], list[tuple[int, bool]]]]()
         runs.folder = Path(folder) if on_disk else None
         for what, given_value in steps:
             match what, given_value:
@@ -93,11 +97,16 @@ def test_rows_are_found_marked_and_forgotten_like_those_of_a_list(
                     met = [
                         each
                         for found in runs.matches(asked, runs.hashes(asked), np.array([first]), np.array([last]))
-                        for each in found.run.rows.found()["number"][found.found].to_list()
+                        for each in found.run.rows.found()["number"][found.found[found.run.of_use(found.found)]]
                     ]
                     wanted = [row.number for row in model if row.key == key and first <= row.moment <= last]
-                    assert sorted(set(met) - forgotten) == wanted
-                    assert len(met) == len(set(met))
+                    assert sorted(met) == wanted
+                case "take", (int(key), int(first), int(last)):
+                    runs.finish()
+                    asked = pl.DataFrame({"key": [key]})
+                    for found in runs.matches(asked, runs.hashes(asked), np.array([first]), np.array([last])):
+                        found.run.take_out(found.found[found.run.of_use(found.found)])
+                    model = [row for row in model if not (row.key == key and first <= row.moment <= last)]
                 case "pass", int(more):
                     reached += more
                     due = sorted(
@@ -108,15 +117,18 @@ def test_rows_are_found_marked_and_forgotten_like_those_of_a_list(
                         )
                     )
                     assert due == sorted((row.number, row.marked) for row in model if row.until <= reached)
-                    forgotten |= {row.number for row in model if row.until <= reached}
                     model = [row for row in model if row.until > reached]
                 case "go_on", int(times):
                     for _ in range(times):
                         runs.go_on()
                 case _:
-                    frozen = [piece for run in runs.freeze() for piece in run.pieces()]
-                    numbers = sorted(each for piece in frozen for each in piece.frame["number"])
-                    assert numbers == sorted(row.number for row in model)
+                    frozen.append((runs.freeze(), sorted((row.number, row.marked) for row in model)))
+            assert runs.next_end <= min((row.until for row in model), default=MAX_WATERMARK)
+            assert sum(run.left for run in runs.runs) == len(model)
+        for kept, wanted_then in frozen:  # snapshots are written later
+            pieces = [piece for run in kept for piece in run.pieces()]
+            pairs = (zip(piece.frame["number"], piece.marked.tolist(), strict=True) for piece in pieces)
+            assert sorted(chain.from_iterable(pairs)) == wanted_then
         assert not list(Path(folder).iterdir())
 
 

@@ -297,16 +297,15 @@ class SortedRuns:
         self,
         frame: pl.DataFrame,
         hashes: NDArray[np.uint64],
-        first: NDArray[np.int64] | None,
+        first: NDArray[np.int64],
         last: NDArray[np.int64],
     ) -> Iterator[Matches]:
-        """All pairs of rows of `frame` with rows of the same key whose moment is from `first`, if any, to `last`."""
+        """All pairs of rows of `frame` with rows of the same key whose moment is from `first` to `last`."""
         for run, begin, end in self._spans(hashes):
             end = self._meeting(frame, begin, end)
             if not (begin < end).any():
                 continue
-            if first is not None:
-                begin = run.before(first, begin, end, included=False)
+            begin = run.before(first, begin, end, included=False)
             yield from self._pairs(frame, run, begin, run.before(last, begin, end, included=True))
 
     def all_of(self, keys: pl.DataFrame) -> Iterator[Matches]:
