@@ -89,6 +89,8 @@ def test_rows_that_came_to_nothing_take_no_room() -> None:
     rows.add(frame_of([(("a", 1), 1, 1)]))
     rows.add(frame_of([(("a", 1), -1, 2), (("b", 1), 1, 3)]))
     assert [run.rows().frame["key"].to_list() for run in rows.freeze()] == [["b"]]
+    rows.add(frame_of([(("b", 1), -1, 4)]))
+    assert not rows.freeze()
 
 
 @pytest.mark.parametrize("at_once", [True, False])
