@@ -288,11 +288,10 @@ class SortedRuns:
             if self._is_like(older, newer) and self._freezes.together(older.window, newer.window):
                 thinned = partial(self._thinned, oldest=place == 1)
                 self.runs[place - 1 : place + 1] = [(yield from merged([older, newer], thinned, self.folder))]
-        self.runs = [run for run in self.runs if run.left]  # two may have come to nothing
+        self.runs = [run for run in self.runs if run.left]  # what came may have been taken back
         for run in self.runs:
             if self.folder is not None and run.rows.height >= _ON_DISK_ROWS and run.rows.at_random is None:
                 run.rows = run.rows.on_disk(self.folder)
-        self.runs = [run for run in self.runs if run.left]  # what came may have been taken back
 
     def matches(
         self,

@@ -159,8 +159,9 @@ class _SessionRuns(SortedRuns):
         if watermarks.uneven:
             self.finish()
             for run in self.runs:
-                places = np.flatnonzero(run.rows.until <= watermarks.of_rows(run.rows.frame))
-                places = places[run.of_use(places)]
+                places = np.flatnonzero((run.rows.until <= watermarks.highest) & run.of_use())
+                rows = run.rows.picked(places)
+                places = places[rows.until <= watermarks.of_rows(rows.frame)]
                 yield run.rows, places
                 run.take_out(places)
         yield from self.pass_by(watermarks.current)
