@@ -38,6 +38,7 @@ from penstock_coordinator.metrics import coordinator_samples
 from penstock_coordinator.scaling import ScalingOptions, add_scaling_options, scaling_of
 
 LEAST_WAITING_MS: Final = 100
+"""Options that say less are taken for a mistake."""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.task.operators.progress import GroupWatermarks
 
 ROWS_AT_ONCE: Final = 65_536
+"""Sessions that are sent at a time, if many are over."""
 
 
 class SessionStore:
