@@ -8,8 +8,8 @@ import pytest
 
 from penstock.api.loading import parse_parameters
 from penstock.cli.main import main
-from penstock.cli.options import port, positive
 from penstock.errors import UsageError
+from penstock.service.option_types import port, positive
 
 
 def test_parameters_are_split_at_the_first_equals_sign() -> None:

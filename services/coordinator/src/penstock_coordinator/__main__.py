@@ -12,7 +12,6 @@ from typing import Final
 from penstock.adapters.cluster_ports import cluster_log, cluster_metadata, cluster_store
 from penstock.adapters.conditional_put import check_conditional_put
 from penstock.adapters.system_clock import SystemClock
-from penstock.cli.options import count, positive
 from penstock.coordination.retrying_ports import retry_until_done
 from penstock.errors import UsageError
 from penstock.jobmanager.coordinator import CoordinatorService, CoordinatorTimeouts, TaskManagerStarter
@@ -29,6 +28,7 @@ from penstock.service.http_server import (
     service_parser,
     watch_readiness,
 )
+from penstock.service.option_types import count, positive
 from penstock.service.process_exit import leave
 from penstock.settings import ClusterSettings
 from penstock.times import duration_us

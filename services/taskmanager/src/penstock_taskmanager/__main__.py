@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from penstock.adapters.cluster_ports import cluster_log, cluster_store
 from penstock.adapters.system_clock import SystemClock
-from penstock.cli.options import count, positive
 from penstock.coordination.control_topics import create_control_topics
 from penstock.coordination.retrying_ports import RetryingLog
 from penstock.observability.metrics import TASK_MANAGER_SLOTS, WORKER_MEMORY, Sample
@@ -27,6 +26,7 @@ from penstock.service.http_server import (
     service_parser,
     watch_readiness,
 )
+from penstock.service.option_types import count, positive
 from penstock.service.process_exit import leave
 from penstock.settings import ClusterSettings, settings_to_toml
 from penstock.task.environment import SubtaskSettings

@@ -6,9 +6,10 @@ import argparse
 from collections.abc import Sequence
 
 from penstock.cli.commands import ByEngine, Command
-from penstock.cli.options import Commands, add_command, count, positive
+from penstock.cli.options import Commands, add_command
 from penstock.cli.spark_options import add_run_options
 from penstock.protocol.checkpoints import TOLERABLE_FAILED
+from penstock.service.option_types import count, positive
 from penstock.submission.restart_text import RESTART_USAGE
 
 JOB = "its id, the first six or more digits of it, or its name if only one job has it"

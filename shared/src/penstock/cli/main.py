@@ -15,13 +15,14 @@ from typing import NoReturn
 from penstock import __version__
 from penstock.cli.cluster_parsers import add_cluster_commands
 from penstock.cli.commands import ByEngine, Command
-from penstock.cli.options import add_command, port, positive
+from penstock.cli.options import add_command
 from penstock.cli.platform_parsers import add_platform_commands
 from penstock.cli.schedule_parsers import add_schedule_commands
 from penstock.cli.services import SERVICES, add_service_commands, run_service_command
 from penstock.cli.spark_options import add_backfill, add_catch_up, add_engine_option, add_spark_options, refusal
 from penstock.errors import IncompatibleStateError, PenstockError, PipelineError, UsageError, UserCodeError
 from penstock.observability.user_frames import shown_frames, shown_text
+from penstock.service.option_types import port, positive
 from penstock.service.process_exit import leave
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from penstock.cli.cluster_parsers import JOB
 from penstock.cli.commands import Command
-from penstock.cli.options import Commands, add_command, positive
+from penstock.cli.options import Commands, add_command
+from penstock.service.option_types import positive
 
 
 def add_platform_commands(commands: Commands) -> None:

@@ -6,8 +6,9 @@ import argparse
 
 from penstock.cli.cluster_parsers import cluster_parser
 from penstock.cli.commands import Command
-from penstock.cli.options import Commands, count, positive
+from penstock.cli.options import Commands
 from penstock.cli.spark_options import add_run_options
+from penstock.service.option_types import count, positive
 
 
 def add_schedule_commands(commands: Commands) -> None:

@@ -6,7 +6,8 @@ import argparse
 from typing import Any
 
 from penstock.cli.commands import Command
-from penstock.cli.options import Commands, add_command, positive
+from penstock.cli.options import Commands, add_command
+from penstock.service.option_types import positive
 from penstock.submission.restart_text import RESTART_USAGE
 
 DEFAULT_STEP_RESTART = "fixed-delay:3:10s"
