@@ -72,17 +72,27 @@ async def test_when_nobody_answers_all_are_named() -> None:
     assert "http://c: HTTP 503" in text
 
 
-class Leaderless(Dispatchers):
-    """No coordinator leads until the request of that number."""
+class NotYet(Dispatchers):
+    """Answers 503 until the request of that number."""
 
-    def __init__(self, until: int) -> None:
+    def __init__(self, until: int, error: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(a=httpx2.Response(202, json={"job": "1" * 32, "request": "2" * 32}))
-        self.until = until
+        self.until, self.error, self.headers = until, error, headers
 
     def __call__(self, request: httpx2.Request) -> httpx2.Response:
         answer = super().__call__(request)
-        leads = len(self.asked) >= self.until
-        return answer if leads else httpx2.Response(503, json={"errors": [f"{NO_COORDINATOR}; start one"]})
+        refused = httpx2.Response(503, json={"errors": [self.error]}, headers=self.headers)
+        return answer if len(self.asked) >= self.until else refused
+
+
+def leaderless(until: int) -> NotYet:
+    """No coordinator leads until the request of that number."""
+    return NotYet(until, f"{NO_COORDINATOR}; start one")
+
+
+def busy(until: int) -> NotYet:
+    """Others are submitting until the request of that number."""
+    return NotYet(until, "8 submissions are being read", {"Retry-After": "2"})
 
 
 SUBMISSION = Submission("counts", {}, ArtifactDescription("counts.py"))
@@ -90,7 +100,7 @@ SUBMISSION = Submission("counts", {}, ArtifactDescription("counts.py"))
 
 def test_a_submission_waits_for_a_leader() -> None:
     """As just after a start; it is told once, and sent as one request."""
-    dispatchers, told = Leaderless(until=4), list[str]()
+    dispatchers, told = leaderless(until=4), list[str]()
 
     async def submitted() -> Requested:
         async with dispatchers.client() as client:
@@ -103,7 +113,7 @@ def test_a_submission_waits_for_a_leader() -> None:
 
 def test_a_submission_does_not_wait_for_ever_nor_for_anything_else(capsys: pytest.CaptureFixture[str]) -> None:
     """Half a minute; other answers of 503 are told at once."""
-    dispatchers = Leaderless(until=1_000)
+    dispatchers = leaderless(until=1_000)
 
     async def submitted(to: Dispatchers) -> float:
         begun = asyncio.get_running_loop().time()
@@ -119,19 +129,6 @@ def test_a_submission_does_not_wait_for_ever_nor_for_anything_else(capsys: pytes
     assert len(away.asked) == 1
 
 
-class Busy(Dispatchers):
-    """Others are submitting until the request of that number."""
-
-    def __init__(self, until: int) -> None:
-        super().__init__(a=httpx2.Response(202, json={"job": "1" * 32, "request": "2" * 32}))
-        self.until = until
-
-    def __call__(self, request: httpx2.Request) -> httpx2.Response:
-        answer = super().__call__(request)
-        busy = httpx2.Response(503, json={"errors": ["8 submissions are being read"]}, headers={"Retry-After": "2"})
-        return answer if len(self.asked) >= self.until else busy
-
-
 def test_a_dispatcher_that_is_busy_is_asked_again_when_it_says() -> None:
     """Half a minute at most."""
 
@@ -141,9 +138,9 @@ def test_a_dispatcher_that_is_busy_is_asked_again_when_it_says() -> None:
             await client.submit(SUBMISSION, b"")
         return asyncio.get_running_loop().time() - begun
 
-    assert 4 <= run_blocking(submitted(Busy(until=3)), VirtualLoop) < 5
+    assert 4 <= run_blocking(submitted(busy(until=3)), VirtualLoop) < 5
     with pytest.raises(NoAnswerError, match="8 submissions are being read"):
-        run_blocking(submitted(Busy(until=1_000)), VirtualLoop)
+        run_blocking(submitted(busy(until=1_000)), VirtualLoop)
 
 
 async def test_a_refusal_is_not_tried_elsewhere() -> None:

@@ -59,10 +59,11 @@ class SessionStore:
         if touching.any():
             merged = self._sessions.fused(pl.concat([*sent, *others, fresh.filter(touching)]))  # in order of arrival
             fresh = pl.concat([fresh.filter(~touching), merged])
-        fired = fresh[FIRED]
+        open_ones, fired = fresh, fresh[FIRED]
         if fired.any():  # in a snapshot
             self._sent.keep(fresh.filter(fired))
-        self._open.keep(fresh.filter(~fired) if fired.any() else fresh)
+            open_ones = fresh.filter(~fired)
+        self._open.keep(open_ones)
         if not sent:
             return self._sessions.empty
         return pl.concat(sent).join(fresh, on=[*self._sessions.by, FIRST, END], how="anti", nulls_equal=True)
