@@ -19,7 +19,7 @@ LONG := tests/e2e/test_brokers_away.py tests/e2e/test_catch_up.py tests/e2e/test
 IMAGES ?= penstock
 TAG ?= dev
 HOME_OF_FLINK ?= flink
-COLUMNS := $(addprefix tests/unit/task/test_,changes.py final.py joins.py regular_joins.py running.py top_and_deduplicate.py top_changes.py \
+COLUMNS := $(addprefix tests/unit/task/test_,changes.py final.py joins.py regular_joins.py running.py sessions.py top_and_deduplicate.py top_changes.py \
 	windows.py)
 
 # What a process has compiled, the hundreds of processes that tests start need not compile again.

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from benchmarks.checkpoints import Checkpoints
-from penstock import Pipeline, col, tumbling
+from penstock import Pipeline, col, session, tumbling
 from penstock.adapters.memory import MemoryBlobs
 from penstock.api.stream import Stream
 from penstock.batches import EVENT_TIME
@@ -55,6 +55,7 @@ def nodes() -> dict[str, Node]:
     made = {
         "running totals": orders().key_by("key").agg(**sums),
         "windows of a day": orders().key_by("key").window(tumbling("1d")).agg(**sums),
+        "sessions": orders().key_by("key").window(session("1d")).agg(**sums),
         "join by key": orders().join(orders().select("key", other=col("amount")), on="key", how="left"),
     }
     return {name: stream._node for name, stream in made.items()}

@@ -111,9 +111,9 @@ def test_rows_are_found_marked_taken_out_and_forgotten_like_those_of_a_list(
                     reached += more
                     due = sorted(
                         pair
-                        for rows, places in runs.pass_by(reached)
+                        for run, places in runs.pass_by(reached)
                         for pair in zip(
-                            rows.picked(places).frame["number"], rows.picked(places).marked.tolist(), strict=True
+                            run.rows.picked(places).frame["number"], run.rows.picked(places).marked, strict=True
                         )
                     )
                     assert due == sorted((row.number, row.marked) for row in model if row.until <= reached)

@@ -29,9 +29,9 @@ from penstock.graph.logical import (
     ToChanges,
     Top,
 )
-from penstock.state.deltas import Layer, delta_by_key, is_among, layers_of, rows_of
+from penstock.state.deltas import Layer, delta_by_key, layers_of, rows_of
 from penstock.state.freezes import ADDS
-from penstock.state.hashing import hash64_frame
+from penstock.state.hashing import hash64_frame, is_among
 from penstock.state.keyed_backend import EVENT_TIMERS, PROCESSING_TIMERS
 from penstock.state.segments import decode_segment, encode_segment
 from penstock.times import MAX_WATERMARK

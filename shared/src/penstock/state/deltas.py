@@ -4,10 +4,10 @@ There are four kinds of deltas. Those of a state backend that knows which *entri
 object state with the columns of `penstock.state.segments`: every element of a list is a row of its own, whose `__subkey`
 is its number; in a delta a row without `__value` says that the entry was removed. For any entry what comes last counts.
 
-Those of a step on Spark know which *keys* have changed, of any operator with a key. Their full run are segments as they
-are. A delta has all rows of the keys that it has, and its header says what it replaces: `of` is the kind of the
-operator's segments, `replaced` the hashes of keys (base64 of little-endian uint64, rising) of which nothing counts that
-runs before it have. A key without rows is gone.
+Those of sessions, and of a step on Spark whatever its operators, know which *keys* have changed. Their full run are
+segments as they are. A delta has all rows of the keys that it has, and its header says what it replaces: `of` is the kind
+of the operator's segments, `replaced` the hashes of keys (base64 of little-endian uint64, rising) of which nothing counts
+that runs before it have. A key without rows is gone.
 
 Those of tables have the *rows* of keys that have changed (`BY_ROW`): of a key the last one counts, unless it is
 `REMOVED`.
@@ -19,7 +19,7 @@ is there several times when it is restored, and nobody else can.
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,11 +28,14 @@ import polars as pl
 
 from penstock.errors import CorruptDataError
 from penstock.state.freezes import ADDS
-from penstock.state.hashing import hash64_frame
+from penstock.state.hashing import hash64_frame, is_among
 from penstock.state.keyed_backend import EVENT_TIMERS, KIND, PROCESSING_TIMERS
-from penstock.state.segments import decode_segment, encode_segment, segment_header
+from penstock.state.segments import decode_segment, encode_segment, encode_segments, segment_header
+from penstock.types import Schema, schema_to_json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from numpy.typing import NDArray
 
 NUMBERED: Final = "numbered objects"
@@ -172,12 +175,35 @@ def counted(layers: Sequence[Layer]) -> list[Layer]:
     return found[::-1]
 
 
-def is_among(hashes: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which of the hashes are among the keys, which rise. A test of sets would sort both for every segment anew."""
-    if not len(keys):
-        return np.zeros(len(hashes), np.bool_)
-    places = np.searchsorted(keys, hashes)
-    return keys[np.minimum(places, len(keys) - 1)] == hashes
+def deltas_by_key(
+    header: Mapping[str, Any],
+    frames: Iterable[pl.DataFrame],
+    changed: NDArray[np.uint64],
+    none: pl.DataFrame,
+    keys: Schema,
+    max_parallelism: int,
+    folder: Path | None = None,
+) -> Iterator[tuple[int, bytes]]:
+    """A delta: key groups, rising, and segments.
+
+    Args:
+        header: that of the operator's segments, without the keys.
+        frames: all rows of the keys that have changed.
+        changed: the hashes of these keys; they rise. A key without rows is gone.
+        none: a frame without rows.
+        keys: the key columns.
+        max_parallelism: of the job.
+        folder: many rows are put in order there, if it is given.
+    """
+    whole = {**header, "keys": schema_to_json(keys)}
+    written = encode_segments(header, frames, keys, max_parallelism, folder)
+    there = next(written, None)
+    groups = (changed % np.uint64(max_parallelism)).astype(np.int64)
+    for group in np.unique(groups).tolist():
+        rows = none
+        if there is not None and there[0] == group:
+            (_, rows), there = decode_segment(there[1], ""), next(written, None)
+        yield group, delta_by_key(whole, rows, changed[groups == group])
 
 
 def delta_by_key(header: dict[str, Any], rows: pl.DataFrame, replaced: NDArray[np.uint64]) -> bytes:

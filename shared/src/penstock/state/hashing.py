@@ -192,6 +192,14 @@ def hash64_frame(frame: pl.DataFrame, keys: Sequence[str]) -> NDArray[np.uint64]
     return result
 
 
+def is_among(hashes: NDArray[Any], keys: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which of the hashes are among the keys, which rise. A test of sets would sort both for every segment anew."""
+    if not len(keys):
+        return np.zeros(len(hashes), np.bool_)
+    places = np.searchsorted(keys, hashes)
+    return keys[np.minimum(places, len(keys) - 1)] == hashes
+
+
 def key_groups(frame: pl.DataFrame, keys: Sequence[str], max_parallelism: int) -> pl.Series:
     """The key group of every row: a UInt16 series named `KEY_GROUP`."""
     hashes = hash64_frame(frame, keys)

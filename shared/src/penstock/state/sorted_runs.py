@@ -24,7 +24,7 @@ import numpy as np
 import polars as pl
 
 from penstock.state.freezes import Freezes
-from penstock.state.hashing import hash64_frame
+from penstock.state.hashing import hash64_frame, is_among
 from penstock.state.mapped_frames import FrameWriter
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
@@ -99,6 +99,8 @@ class FrozenRun:
     """Which of them were of use, in rising order; None for all."""
     window: int
     """In which the newest of them came."""
+    hashes: NDArray[np.uint64]
+    """Of the keys of all rows that are kept; they rise."""
 
     def rows(self) -> TimedRows:
         """Those that were of use; not cheap."""
@@ -110,6 +112,15 @@ class FrozenRun:
         for begin in range(0, self.kept.height if rows is None else len(rows), _PIECE_ROWS):
             end = begin + _PIECE_ROWS
             yield self.kept.part(begin, end) if rows is None else self.kept.take(rows[begin:end])
+
+    def of_keys(self, hashes: NDArray[np.uint64]) -> Iterator[TimedRows]:
+        """Those that were of use whose keys have one of these hashes, which rise; some at a time."""
+        begin = np.searchsorted(self.hashes, hashes, "left")
+        _, places = places_in(begin, np.searchsorted(self.hashes, hashes, "right") - begin)
+        if self.chosen is not None:
+            places = places[is_among(places, self.chosen)]
+        for start in range(0, len(places), _PIECE_ROWS):
+            yield self.kept.picked(places[start : start + _PIECE_ROWS])
 
 
 class Run:
@@ -181,7 +192,7 @@ class Run:
         """The rows that are still of use, as they are now."""
         rows = replace(self.rows, marked=self.rows.marked.copy())
         chosen = None if self.left == self.rows.height else np.flatnonzero(self.of_use())
-        return FrozenRun(rows, chosen, self.window)
+        return FrozenRun(rows, chosen, self.window, self.hashes)
 
     def before(
         self, moments: NDArray[np.int64], begin: NDArray[np.int64], end: NDArray[np.int64], *, included: bool
@@ -260,13 +271,14 @@ class SortedRuns:
         while self.go_on():
             pass
 
-    def add(self, rows: TimedRows, hashes: NDArray[np.uint64]) -> None:
-        """Keep rows, in order of arrival behind those that are there."""
+    def add(self, rows: TimedRows, hashes: NDArray[np.uint64], window: int | None = None) -> None:
+        """Keep rows, in order of arrival behind those that are there; they came in `window`, None for the current one."""
         if not rows.height:
             return
         self.finish()
         order = _order(hashes, rows.moments)
-        fresh = self._fresh(Run(rows.take(order), hashes[order], self._freezes.current))
+        window = self._freezes.current if window is None else window
+        fresh = self._fresh(Run(rows.take(order), hashes[order], window))
         if not fresh.rows.height:
             return
         self.runs.append(fresh)
@@ -357,7 +369,7 @@ class SortedRuns:
             if len(asking):
                 yield Matches(run, asking, found)
 
-    def pass_by(self, reached: int) -> Iterator[tuple[TimedRows, NDArray[np.int64]]]:
+    def pass_by(self, reached: int) -> Iterator[tuple[Run, NDArray[np.int64]]]:
         """Event time has reached `reached`: says where the rows stand that are of no use from now on."""
         self._reached = reached
         some_due = False
@@ -365,7 +377,7 @@ class SortedRuns:
             due = run.pass_by(reached)
             if len(due):
                 some_due = True
-                yield run.rows, due
+                yield run, due
         if some_due:  # what is being merged has some of them
             self.runs = [run for run in self.runs if run.left]
             self._tidying = self._tidied()

@@ -21,7 +21,7 @@ from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.graph.logical import AsOf, Join, Node, Within
 from penstock.state.columns import canonical_keys
 from penstock.state.freezes import Freezes
-from penstock.state.sorted_runs import Matches, SortedRuns, TimedRows
+from penstock.state.sorted_runs import Matches, Run, SortedRuns, TimedRows
 from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.join_rows import LEFT, RIGHT, JoinedSchema, JoiningOperator, JoinState, restored_rows
 from penstock.task.operators.join_times import Meeting, WindowMeeting, WithinMeeting
@@ -163,10 +163,10 @@ class JoinOperator(JoiningOperator):
         self._emit(due, None, output)
         return False
 
-    def _unmet(self, number: int, passed: Iterable[tuple[TimedRows, NDArray[np.int64]]]) -> Iterator[TimedRows]:
-        for rows, due in passed:
+    def _unmet(self, number: int, passed: Iterable[tuple[Run, NDArray[np.int64]]]) -> Iterator[TimedRows]:
+        for run, due in passed:
             if number in self._alone:
-                yield rows.picked(due[~rows.marked[due]])
+                yield run.rows.picked(due[~run.rows.marked[due]])
 
     # -- snapshots ------------------------------------------------------------------------------------------------------
 

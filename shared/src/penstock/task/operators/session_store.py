@@ -7,13 +7,16 @@ end, those until no late row can reach them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
 
+from penstock.state.deltas import deltas_by_key
+from penstock.state.freezes import BASE, EVERYTHING, Freeze, Freezes, FrozenAt
+from penstock.state.hashing import hash64_frame, is_among
 from penstock.state.segments import encode_segments
 from penstock.state.sorted_runs import FrozenRun, Run, SortedRuns, TimedRows
 from penstock.task.operators.sessions import END, FIRED, FIRST, Sessions
@@ -35,9 +38,15 @@ class SessionStore:
     def __init__(self, sessions: Sessions, lateness_us: int, folder: Path | None) -> None:
         """`lateness_us`: how long sessions are kept that were sent; `folder`: where state on the local disk lies."""
         self._sessions = sessions
-        self._open = _SessionRuns(sessions, folder)
-        self._sent = _SessionRuns(sessions, folder, sent=True, lateness_us=lateness_us)
+        self._freezes = Freezes()
+        self._open = _SessionRuns(sessions, folder, self._freezes)
+        self._sent = _SessionRuns(sessions, folder, self._freezes, sent=True, lateness_us=lateness_us)
         self._all = (self._open, self._sent)
+
+    @property
+    def window(self) -> int:
+        """In which rows come now: see `penstock.state.freezes`."""
+        return self._freezes.current
 
     @property
     def next_end(self) -> int:
@@ -48,22 +57,26 @@ class SessionStore:
         """Do a part of what is left of keeping them, for some milliseconds; whether more is left."""
         return any(runs.go_on() for runs in self._all)
 
-    def add(self, fresh: pl.DataFrame) -> pl.DataFrame:
+    def add(self, fresh: pl.DataFrame, window: int = 0) -> pl.DataFrame:
         """Take sessions, of which no two overlap or touch, and merge them with those here that they do touch.
+
+        Args:
+            fresh: the sessions.
+            window: in which their rows came. Snapshots of its end have them, perhaps as rows that wait.
 
         Returns:
             those that were sent and are no more, since they have other bounds now.
         """
         touching = np.zeros(fresh.height, np.bool_)
-        sent, others = (runs.take_touched(fresh, touching) for runs in (self._sent, self._open))
+        sent, others = (runs.take_touched(fresh, touching, window) for runs in (self._sent, self._open))
         if touching.any():
             merged = self._sessions.fused(pl.concat([*sent, *others, fresh.filter(touching)]))  # in order of arrival
             fresh = pl.concat([fresh.filter(~touching), merged])
         open_ones, fired = fresh, fresh[FIRED]
         if fired.any():  # in a snapshot
-            self._sent.keep(fresh.filter(fired))
+            self._sent.keep(fresh.filter(fired), window)
             open_ones = fresh.filter(~fired)
-        self._open.keep(open_ones)
+        self._open.keep(open_ones, window)
         if not sent:
             return self._sessions.empty
         return pl.concat(sent).join(fresh, on=[*self._sessions.by, FIRST, END], how="anti", nulls_equal=True)
@@ -87,18 +100,26 @@ class SessionStore:
                 parts = ((passed[each][0], places[some[whose[some] == each]]) for each in np.unique(whose[some]))
                 over = pl.concat([self._open.sessions(rows.picked(chosen)) for rows, chosen in parts])
                 if self._sent.lateness_us > 0:
-                    self._sent.keep(over)
+                    self._sent.keep(over, self.window)
                 yield over
         for _ in self._sent.passed(watermarks):
             pass
 
     def frozen(
-        self, pending: Sequence[pl.DataFrame], header: Mapping[str, Any], max_parallelism: int
+        self,
+        pending: Sequence[tuple[int, pl.DataFrame]],
+        header: Mapping[str, Any],
+        max_parallelism: int,
+        *,
+        incremental: bool,
     ) -> FrozenSessions:
-        """All of them as they are now, with rows that wait."""
-        return FrozenSessions(
-            self._sessions, [(runs, runs.freeze()) for runs in self._all], pending, header, max_parallelism
-        )
+        """All of them as they are now, with rows that wait, by the windows in which they came."""
+        freeze = self._freezes.next(incremental=incremental)
+        for runs in self._all:
+            runs.went = [each for each in runs.went if each[0] > freeze.known_from]
+        kept = [(runs, runs.freeze()) for runs in self._all]
+        went = [each for runs in self._all for each in runs.went]
+        return FrozenSessions(self._sessions, freeze, kept, went, pending, header, max_parallelism)
 
     def _together(self, frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
         return pl.concat(frames) if frames else self._sessions.empty
@@ -107,21 +128,26 @@ class SessionStore:
 class _SessionRuns(SortedRuns):
     """Those that are open, or those that were sent."""
 
-    def __init__(self, sessions: Sessions, folder: Path | None, *, sent: bool = False, lateness_us: int = 0) -> None:
-        super().__init__(sessions.by, nulls_equal=True)
+    def __init__(
+        self, sessions: Sessions, folder: Path | None, freezes: Freezes, *, sent: bool = False, lateness_us: int = 0
+    ) -> None:
+        super().__init__(sessions.by, nulls_equal=True, freezes=freezes)
         self.folder = folder
         self.sent = sent
         self._sessions = sessions
         self.lateness_us = lateness_us
         """How long they are of use behind their end."""
+        self.went: list[tuple[int, NDArray[np.uint64]]] = []
+        """Windows in which sessions went that had come before, and the hashes of their keys."""
 
-    def keep(self, sessions: pl.DataFrame) -> None:
+    def keep(self, sessions: pl.DataFrame, window: int) -> None:
         """Add sessions that touch none of those here."""
         if not sessions.height:
             return
         rows = sessions[self._sessions.beside_bounds]
         until = sessions[END].to_numpy() + self.lateness_us
-        self.add(TimedRows(rows, sessions[FIRST].to_numpy(), until, np.zeros(rows.height, np.bool_)), self.hashes(rows))
+        kept = TimedRows(rows, sessions[FIRST].to_numpy(), until, np.zeros(rows.height, np.bool_))
+        self.add(kept, self.hashes(rows), window)
 
     def sessions(self, rows: TimedRows) -> pl.DataFrame:
         """As a frame with the columns of `Sessions`; usable in any thread."""
@@ -134,7 +160,7 @@ class _SessionRuns(SortedRuns):
         for matches in self.all_of(keys):
             yield self.sessions(matches.run.rows.picked(matches.found[matches.run.of_use(matches.found)]))
 
-    def take_touched(self, fresh: pl.DataFrame, touching: NDArray[np.bool_]) -> list[pl.DataFrame]:
+    def take_touched(self, fresh: pl.DataFrame, touching: NDArray[np.bool_], window: int) -> list[pl.DataFrame]:
         """Those that overlap or touch one of `fresh`, which are here no more; sets `touching` of these."""
         if not self.runs:
             return []
@@ -154,6 +180,7 @@ class _SessionRuns(SortedRuns):
             if len(left):
                 taken.append(self.sessions(run.rows.picked(left)))
                 run.take_out(left)
+                self._go(run, left, window)
         return taken
 
     def passed(self, watermarks: GroupWatermarks) -> Iterator[tuple[TimedRows, NDArray[np.int64]]]:
@@ -166,34 +193,66 @@ class _SessionRuns(SortedRuns):
                 places = places[rows.until <= watermarks.of_rows(rows.frame)]
                 yield run.rows, places
                 run.take_out(places)
-        yield from self.pass_by(watermarks.current)
+                self._go(run, places, self._freezes.current)
+        for run, due in self.pass_by(watermarks.current):
+            yield run.rows, due
+            self._go(run, due, self._freezes.current)
+
+    def _go(self, run: Run, places: NDArray[np.int64], window: int) -> None:
+        """Sessions of a run are here no more; a snapshot of before `window` may have them."""
+        if run.window < window and len(places):
+            self.went.append((window, run.hashes[places]))
 
 
 @dataclass(frozen=True)
-class FrozenSessions:
-    """Sessions and pending rows of a snapshot: a `KeyedPart`."""
+class FrozenSessions(FrozenAt):
+    """Sessions and pending rows of a snapshot: an `IncrementalPart`. A delta has all sessions of keys that changed."""
 
     sessions: Sessions
+    freeze: Freeze
     kept: Sequence[tuple[_SessionRuns, Sequence[FrozenRun]]]
     """By whose they are."""
-    pending: Sequence[pl.DataFrame]
+    went: Sequence[tuple[int, NDArray[np.uint64]]]
+    """The hashes of the keys of sessions that went, by windows."""
+    pending: Sequence[tuple[int, pl.DataFrame]]
+    """By the windows in which they came: a snapshot of the end of that has them already."""
     header: Mapping[str, Any]
     max_parallelism: int
 
-    def segments(self) -> Iterable[tuple[int, bytes]]:
-        """One segment per key group that has sessions."""
+    def encoded(self, behind: int) -> Iterable[tuple[int, bytes]]:
+        """One segment per key group that has sessions, or had some of keys that have changed."""
         keys, folder = self.sessions.partials.keys, self.kept[0][0].folder
-        return encode_segments(self.header, self._frames(), keys, self.max_parallelism, folder)
+        if behind in (EVERYTHING, BASE):
+            stored = self._stored(lambda run: run.pieces())
+            frames = self._together(stored, [rows for _, rows in self.pending])
+            return encode_segments(self.header, frames, keys, self.max_parallelism, folder)
+        changed = self._changed(behind)
+        stored = self._stored(lambda run: run.of_keys(changed))
+        pending = [rows.filter(pl.Series(is_among(self._hashes(rows), changed))) for _, rows in self.pending]
+        frames = self._together(stored, [rows for rows in pending if rows.height])
+        return deltas_by_key(self.header, frames, changed, self.sessions.empty, keys, self.max_parallelism, folder)
 
-    def _frames(self) -> Iterator[pl.DataFrame]:
-        stored = (runs.sessions(piece) for runs, frozen in self.kept for run in frozen for piece in run.pieces())
-        if not self.pending:
+    def _stored(self, pieces: Callable[[FrozenRun], Iterable[TimedRows]]) -> Iterator[pl.DataFrame]:
+        return (runs.sessions(piece) for runs, frozen in self.kept for run in frozen for piece in pieces(run))
+
+    def _together(self, stored: Iterable[pl.DataFrame], pending: Sequence[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+        if not pending:
             yield from stored
             return
-        by, fresh = self.sessions.by, self.sessions.of_rows(pl.concat(self.pending))
+        by, fresh = self.sessions.by, self.sessions.of_rows(pl.concat(pending))
         keys = fresh.select(by).unique()
         together: list[pl.DataFrame] = []
         for piece in stored:
             together.append(piece.join(keys, on=by, how="semi", nulls_equal=True))
             yield piece.join(keys, on=by, how="anti", nulls_equal=True)
         yield self.sessions.fused(pl.concat([*together, fresh]))
+
+    def _changed(self, behind: int) -> NDArray[np.uint64]:
+        """The hashes of keys of which sessions came or went behind a window; they rise."""
+        hashes = [run.hashes for _, frozen in self.kept for run in frozen if run.window > behind]
+        hashes += [went for window, went in self.went if window > behind]
+        hashes += [self._hashes(rows) for window, rows in self.pending if window > behind]
+        return np.unique(np.concatenate([*hashes, np.empty(0, np.uint64)]))
+
+    def _hashes(self, rows: pl.DataFrame) -> NDArray[np.uint64]:
+        return hash64_frame(rows, self.sessions.by)

@@ -17,6 +17,8 @@ by one, because there the order of arrival decides.
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
@@ -63,7 +65,8 @@ class SessionWindowOperator(Operator):
         self._row_columns = list(dict.fromkeys([*self._partials.columns, EVENT_TIME, END]))
         self._sessions = Sessions(self._partials, even=self._gap.even)
         self._stored: SessionStore
-        self._pending: list[pl.DataFrame] = []
+        self._pending: list[tuple[int, pl.DataFrame]] = []
+        """Rows that wait, by the windows in which they came."""
         self._pending_rows = 0
         self._pending_end = MAX_WATERMARK
         """When the first of the windows that those rows open is over."""
@@ -118,7 +121,7 @@ class SessionWindowOperator(Operator):
     def _accept(self, rows: pl.DataFrame, output: Output, *, at_once: bool) -> None:
         if rows.height == 0:
             return
-        self._pending.append(rows.select(self._row_columns))
+        self._pending.append((self._stored.window, rows.select(self._row_columns)))
         self._pending_rows += rows.height
         self._pending_end = min(self._pending_end, cast("int", rows[END].min()))
         if at_once:
@@ -190,11 +193,12 @@ class SessionWindowOperator(Operator):
     def _merge_pending(self, output: Output) -> None:
         if not self._pending:
             return
-        fresh = self._sessions.of_rows(pl.concat(self._pending))
-        self._pending, self._pending_rows, self._pending_end = [], 0, MAX_WATERMARK
-        replaced = self._stored.add(fresh)
-        if self._retracts:
-            self._send(replaced, output, retracted=True)
+        pending, self._pending, self._pending_rows, self._pending_end = self._pending, [], 0, MAX_WATERMARK
+        # What came before a freeze by itself: its snapshot has these sessions, so the next one need not have them again.
+        for window, parts in groupby(pending, key=itemgetter(0)):
+            replaced = self._stored.add(self._sessions.of_rows(pl.concat([rows for _, rows in parts])), window)
+            if self._retracts:
+                self._send(replaced, output, retracted=True)
 
     def _settle(self, output: Output) -> None:
         for over in self._settled(output):
@@ -217,7 +221,11 @@ class SessionWindowOperator(Operator):
 
     def snapshot(self) -> OperatorSnapshot | None:
         header = {"kind": _KIND, **self._gap.describe(), "partials": self._partials.describe()}
-        return OperatorSnapshot(keyed=self._stored.frozen(list(self._pending), header, self._context.max_parallelism))
+        context = self._context
+        frozen = self._stored.frozen(
+            list(self._pending), header, context.max_parallelism, incremental=context.incremental
+        )
+        return OperatorSnapshot(keyed=frozen)
 
     def _restore(self, restored: RestoredState) -> None:
         for sessions, repeated in taken_together(self._decoded(restored)):
