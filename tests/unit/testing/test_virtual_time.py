@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import KeyedContext, KeyedProcess, ListState, Pipeline, ValueState, col, count, periodic, tumbling
+from penstock.adapters.memory import MemoryLog
 from penstock.connectors import collecting, iterables
 from penstock.errors import PenstockError
 from penstock.testing import elapse, run_pipeline
@@ -258,6 +259,21 @@ def test_sleepers_wake_in_the_order_of_their_time(runner: asyncio.Runner) -> Non
 
     runner.run(all_of_them())
     assert woken == [("tick", 1), ("second", 1_000), ("year", 31_536_000_000)]
+
+
+@pytest.mark.timeout(20)
+def test_a_read_that_waits_ends_where_its_deadline_falls_between_two_microseconds(runner: asyncio.Runner) -> None:
+    """15.048 + 1.0 is a little more than the double that is 16.048: the clock stands there, and the read looked again
+    and again without end."""
+
+    async def read_until_later() -> float:
+        log = MemoryLog()
+        await log.create_topic("empty", 1)
+        await asyncio.sleep(15.048)
+        assert await log.read("empty", 0, 0, timeout_s=1.0) == []
+        return asyncio.get_running_loop().time()
+
+    assert runner.run(read_until_later()) == 16.048
 
 
 def test_polls_do_not_stop_time_while_somebody_holds(runner: asyncio.Runner) -> None:
