@@ -169,7 +169,7 @@ def table(name: str, points: Sequence[Point]) -> str:
     for point in points:
         cells = ["; ".join(_short(run[column]) for run in point["runs"]) or point["over"] for column in columns]
         lines.append(f"| {point['size']:,} | " + " | ".join(cells) + " |")
-    grows = [_power(medians(points, column)) for column in columns]
+    grows = ["" if column == "checkpoints" else _power(medians(points, column)) for column in columns]
     lines.append("| grows as size to the power of | " + " | ".join(grows) + " |")
     return "\n".join(lines)
 
@@ -180,8 +180,8 @@ def _power(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _short(figure: float) -> str:
-    """Three digits that say something."""
-    if figure == 0 or figure >= 100:
+    """Whole numbers, or three digits that say something."""
+    if figure == round(figure) or figure >= 100:
         return f"{figure:,.0f}"
     return f"{figure:.{max(0, 2 - math.floor(math.log10(abs(figure))))}f}"
 

@@ -51,7 +51,7 @@ POINTS = {
 
 def test_a_table_has_all_runs_and_what_was_too_much() -> None:
     lines = growth.table("keys", POINTS["keys"]).splitlines()
-    assert lines[2] == "| 1,000 | 0.100 | 100 | 1.00 |"
+    assert lines[2] == "| 1,000 | 0.100 | 100 | 1 |"
     assert "more than 20 GiB" in lines[4]
     assert lines[5].startswith("| grows as size to the power of | 1.00 | 0.18 |")
 
