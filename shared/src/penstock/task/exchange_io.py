@@ -23,6 +23,7 @@ from penstock.protocol.trimming import PartitionHolds
 
 CREDIT_REPEAT_S: Final = 10.0
 """The newest report is repeated so often, barriers or not: what got lost holds up nobody for longer."""
+TRIM_S: Final = 1.0
 FETCH_BYTES: Final = 8 << 20
 """How much of its partition a subtask reads ahead."""
 
@@ -172,8 +173,9 @@ class ExchangeReader:
                 self._read(FrameRead(frame, payload, len(payload)))
 
     async def trim(self) -> None:
-        """With every COMPLETE, give back what stands before its barrier: a later attempt begins behind that.
+        """With a COMPLETE, give back what stands before its barrier: a later attempt begins behind that.
 
+        Once in `TRIM_S` at most: for a broker it is a request of its own, and beside checkpoints of 100 ms they are many.
         Not what was read: a subtask of an old attempt that has not heard of its end reads past newer attempts' frames.
         """
         while True:
@@ -182,6 +184,7 @@ class ExchangeReader:
             before = self._holds.trim_to()
             if before is not None:
                 await self._log.trim(self._topic, self._deploy.subtask.index, before)
+                await asyncio.sleep(TRIM_S)
 
     async def report_credit(self) -> None:
         """Tell producers what was processed, not more often than it matters to them, but now and then in any case."""

@@ -33,8 +33,9 @@ LONG_POLL_MS: Final = 1_000
 SHORT_POLL_MS: Final = 10
 LONGEST_SHORT_POLL_MS: Final = 40
 """What it grows to while it brings nothing."""
-LANES: Final = 4
-"""Connections per broker that poll for waiting readers."""
+LANES: Final = 12
+"""Connections per broker that poll for waiting readers, at most. With four, a reader of a busy job often found none free
+but the last, and waited for it: a checkpoint, which crosses several readers, took a third longer."""
 SMALLEST_FETCH_BYTES: Final = 256 << 10
 """Readers that ask for less are served from what was fetched for them before."""
 OVERDUE_MS: Final = 50
