@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import UsageError
+from penstock.platform import free_ports
+from penstock.platform import plan as plan_module
 from penstock.platform.errors import PlatformError
 from penstock.platform.free_ports import HOST, free_port, is_free
 from penstock.platform.plan import PlatformPlan, RestTls, Wishes, read_plan, settle, write_plan
@@ -27,6 +30,26 @@ def test_a_first_plan_has_a_free_port_for_each() -> None:
     assert len(set(ports(plan))) == len(ports(plan)) == 9
     assert plan.slots == 2
     assert list(plan.coordinators) == ["coordinator-1", "coordinator-2", "coordinator-3"]
+
+
+@pytest.mark.parametrize("wishes", [Wishes(), Wishes(rest_port=15_003)])
+def test_no_port_is_given_out_twice(monkeypatch: pytest.MonkeyPatch, wishes: Wishes) -> None:
+    """There are as many as are needed, so that each would be drawn again and again."""
+    monkeypatch.setattr(free_ports, "_RANGE", range(15_000, 15_008))
+    for module in (free_ports, plan_module):
+        monkeypatch.setattr(module, "is_free", lambda port: True)
+    wishes = replace(wishes, coordinators=2)
+    for _ in range(20):
+        plan = settle(None, wishes, set())
+        assert sorted(ports(plan)) == list(range(15_000, 15_008))
+
+
+def test_a_port_that_is_wished_is_taken_from_what_had_it() -> None:
+    """What stands still gets another one."""
+    plan = settle(None, Wishes(), set())
+    changed = settle(plan, Wishes(rest_port=plan.servers.minio_port), set())
+    assert changed.rest_port == plan.servers.minio_port
+    assert len(set(ports(changed))) == len(ports(changed)) == 7
 
 
 def test_a_plan_is_kept_over_restarts() -> None:

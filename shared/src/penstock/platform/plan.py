@@ -70,8 +70,8 @@ def settle(former: PlatformPlan | None, wishes: Wishes, running: Iterable[str]) 
         UsageError: a wish contradicts what runs, or names a port that is taken.
     """
     runs = set(running)
-    ports = _Ports(wishes, former)
     servers = former.servers if former else plan_servers()
+    ports = _Ports(wishes, servers, former)
     slots, coordinators = _numbers(former, wishes, runs)
     kept = former.coordinator_ports if former else ()
     broker = servers.brokers[0]
@@ -151,12 +151,13 @@ def write_private(path: Path, content: bytes) -> None:
 class _Ports:
     """Gives out every port once."""
 
-    def __init__(self, wishes: Wishes, former: PlatformPlan | None) -> None:
+    def __init__(self, wishes: Wishes, servers: ServersPlan, former: PlatformPlan | None) -> None:
         named = [wishes.kafka_port, wishes.minio_port, wishes.redis_port, wishes.rest_port]
         wished = [port for port in named if port is not None]
         if twice := {port for port in wished if wished.count(port) > 1}:
             raise UsageError(f"port {min(twice)} is named twice: every server needs a port of its own")
-        self._taken = set(wished) | (_all_ports(former) if former else set())
+        self._wished = set(wished)
+        self._taken = self._wished | _ports_of(servers) | (_ports_of_services(former) if former else set())
 
     def settle(self, option: str, wish: int | None, kept: int | None, runs: bool) -> int:
         if runs and kept is not None:
@@ -167,14 +168,19 @@ class _Ports:
             if not is_free(wish):
                 raise UsageError(f"{option} {wish}: something listens there already; leave it out for a free port")
             return wish
-        return kept if kept is not None and is_free(kept) else free_port(self._taken)
+        if kept is None or kept in self._wished or not is_free(kept):
+            return free_port(self._taken)
+        return kept
 
 
-def _all_ports(plan: PlatformPlan) -> set[int]:
-    brokers = {port for node in plan.servers.brokers for port in (node.port, node.controller_port)}
-    others = {plan.servers.minio_port, plan.servers.redis_port, plan.rest_port, plan.taskmanager_port}
+def _ports_of(servers: ServersPlan) -> set[int]:
+    brokers = {port for node in servers.brokers for port in (node.port, node.controller_port)}
+    return brokers | {servers.minio_port, servers.redis_port}
+
+
+def _ports_of_services(plan: PlatformPlan) -> set[int]:
     pipeline = {plan.pipeline_port} if plan.pipeline_port is not None else set[int]()
-    return brokers | others | pipeline | set(plan.coordinator_ports)
+    return {plan.rest_port, plan.taskmanager_port, *plan.coordinator_ports} | pipeline
 
 
 def _numbers(former: PlatformPlan | None, wishes: Wishes, runs: set[str]) -> tuple[int, int]:
