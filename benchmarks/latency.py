@@ -26,7 +26,8 @@ def latencies(page: str) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for name, *cells in rows:
         of = {system: _medians(cell) for system, cell in zip(head[1:3], cells, strict=False)}
-        found[_plain(name)] = {system: statistics.median(runs) for system, runs in of.items() if runs}
+        if any(of.values()):  # a row of that table: others of the section have no runs of three figures
+            found[_plain(name)] = {system: statistics.median(runs) for system, runs in of.items() if runs}
     return found
 
 
