@@ -18,7 +18,7 @@ import time
 import uuid
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,8 +98,9 @@ def _processed(stream: Any, out: Path) -> None:
     stream.key_by("auction").process(RunningTotal()).write(CountingSink(out))
 
 
-def run_rows(case: Case, rows: int, folder: Path, column: str) -> Figures:
+def run_rows(case: Case, folder: Path, column: str) -> Figures:
     """A job to its end; its sums must be those of all rows."""
+    rows = case.rows
     found = run_engine(case, folder, rows)
     (sums,) = [case.result(folder / case.name / "penstock", rows)]
     if sums[column] != rows:
@@ -113,50 +114,36 @@ def run_rows(case: Case, rows: int, folder: Path, column: str) -> Figures:
     }
 
 
-def measure_keys(keys: int, rows: int, folder: Path) -> Figures:
-    """All rows are in one window, which fires at the end: so many keys are held at once."""
-    case = Case(
-        name="growth-keys",
+def _case(name: str, rows: int, source: generate.Source[Any], build: Callable[[Any, Path], None]) -> Case:
+    return Case(
+        name=name,
         title="",
         rows=rows,
-        source=lambda _, rows: bids(keys, rows),
-        build=lambda stream, out: _aggregated(stream, "1d", out),
+        source=lambda _, __: source,
+        build=build,
         result=sums_in,
         checkpoint_interval_ms=CHECKPOINT_MS,
     )
-    return run_rows(case, rows, folder, "bids")
+
+
+def measure_keys(keys: int, rows: int, folder: Path) -> Figures:
+    """All rows are in one window, which fires at the end: so many keys are held at once."""
+    case = _case("growth-keys", rows, bids(keys, rows), lambda stream, out: _aggregated(stream, "1d", out))
+    return run_rows(case, folder, "bids")
 
 
 def measure_keys_in_rocksdb(keys: int, rows: int, folder: Path) -> Figures:
     """A `KeyedProcess` row by row, a number per key, in RocksDB with incremental checkpoints."""
-    case = Case(
-        name="growth-rocksdb",
-        title="",
-        rows=rows,
-        source=lambda _, rows: bids(keys, rows),
-        build=_processed,
-        result=sums_in,
-        checkpoint_interval_ms=CHECKPOINT_MS,
-        backend="rocksdb",
-        incremental=True,
-    )
-    return run_rows(case, rows, folder, "rows")
+    case = _case("growth-rocksdb", rows, bids(keys, rows), _processed)
+    return run_rows(replace(case, backend="rocksdb", incremental=True), folder, "rows")
 
 
 def measure_subtasks(subtasks: int, rows: int, folder: Path) -> Figures:
     """Windows of 10 s, half a million rows each, of few keys; sources, and behind the exchange windows, of so many
     subtasks in one process. Then what the same job costs without rows."""
-    case = Case(
-        name="growth-subtasks",
-        title="",
-        rows=rows,
-        source=lambda _, rows: bids(FEW_KEYS, rows, subtasks, each_us=20),
-        build=lambda stream, out: _aggregated(stream, "10s", out),
-        result=sums_in,
-        parallelism=subtasks,
-        checkpoint_interval_ms=CHECKPOINT_MS,
-    )
-    found = run_rows(case, rows, folder, "bids")
+    source = bids(FEW_KEYS, rows, subtasks, each_us=20)
+    case = _case("growth-subtasks", rows, source, lambda stream, out: _aggregated(stream, "10s", out))
+    found = run_rows(replace(case, parallelism=subtasks), folder, "bids")
     idle_s = asyncio.run(_idle(subtasks, folder / "idle", NEVER_MS, IDLE_S))
     with_s = asyncio.run(_idle(subtasks, folder / "idle-with", CHECKPOINT_MS, IDLE_WITH_CHECKPOINTS_S))
     return {**found, "idle_ms_per_subtask": idle_s * 1_000, "idle_with_checkpoints_ms_per_subtask": with_s * 1_000}
