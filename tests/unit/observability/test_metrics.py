@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from pathlib import Path
@@ -77,6 +78,17 @@ def test_every_sample_has_the_labels_its_metric_declares() -> None:
     for sample in found:
         assert tuple(sample.labels) == sample.metric.labels
     assert {sample.metric for sample in found} == set(metrics.JOB_METRICS)
+
+
+def test_running_jobs_of_one_name_have_series_of_their_own() -> None:
+    """Prometheus takes one sample per series: a second with the same labels would be dropped."""
+    other = dataclasses.replace(progress(), job="2" * 32)
+    found = [
+        (sample.metric.name, *sorted(sample.labels.items()))
+        for job in (progress(), other)
+        for sample in samples(GRAPH, job, 12_000_000)
+    ]
+    assert len(set(found)) == len(found)
 
 
 def test_units_are_those_of_the_name() -> None:

@@ -15,6 +15,7 @@ from penstock.observability.metrics import (
     TASK_MANAGERS_WANTED,
     WORKERS,
     Sample,
+    labels_of_job,
     samples,
 )
 
@@ -31,7 +32,7 @@ def coordinator_samples(service: CoordinatorService, now_us: int) -> list[Sample
         Sample(WORKERS, {}, len(view.workers)),
         Sample(SLOTS, {}, view.slots),
         Sample(FREE_SLOTS, {}, view.free_slots),
-        *(Sample(MISSING_SLOTS, {"job_name": job.name}, job.missing_slots) for job in view.jobs),
+        *(Sample(MISSING_SLOTS, labels_of_job(job.name, job.job), job.missing_slots) for job in view.jobs),
     ]
     if view.scaling is not None:
         found += _scaling_samples(view.scaling)

@@ -39,9 +39,9 @@ class Sample:
     value: float
 
 
-_OPERATOR: Final = ("job_name", "operator", "subtask")
-_SUBTASK: Final = ("job_name", "vertex", "subtask")
-_JOB: Final = ("job_name",)  # `job` is Prometheus' own label
+_JOB: Final = ("job_name", "job_id")  # `job` is Prometheus' own label; several running jobs may have one name
+_OPERATOR: Final = (*_JOB, "operator", "subtask")
+_SUBTASK: Final = (*_JOB, "vertex", "subtask")
 
 ROWS_IN = Metric("penstock_rows_in_total", "counter", "rows", _OPERATOR, "Rows that an operator took.")
 ROWS_OUT = Metric("penstock_rows_out_total", "counter", "rows", _OPERATOR, "Rows that an operator emitted.")
@@ -195,12 +195,12 @@ CATALOGUE: Final = JOB_METRICS + SERVICE_METRICS
 
 def samples(graph: JobGraph, progress: JobProgress, now_us: int) -> Iterator[Sample]:
     """Every metric of a job as it is now."""
-    name = graph.name
+    job = labels_of_job(graph.name, progress.job)
     sinks = {vertex.id for vertex in graph.vertices if vertex.has_sink}
     for subtask, status in sorted(progress.statuses.items()):
-        place = {"job_name": name, "vertex": subtask.vertex, "subtask": str(subtask.index)}
+        place = {**job, "vertex": subtask.vertex, "subtask": str(subtask.index)}
         for operator, counters in sorted(status.metrics.items()):
-            labels = {"job_name": name, "operator": operator, "subtask": str(subtask.index)}
+            labels = {**job, "operator": operator, "subtask": str(subtask.index)}
             for metric, value in _of_operator(counters):
                 yield Sample(metric, labels, value)
         for metric, value in _of_subtask(status.progress):
@@ -211,7 +211,12 @@ def samples(graph: JobGraph, progress: JobProgress, now_us: int) -> Iterator[Sam
         if MIN_WATERMARK < watermark < MAX_WATERMARK:
             yield Sample(WATERMARK, place, watermark / 1e6)
             yield Sample(WATERMARK_LAG, place, (now_us - watermark) / 1e6)
-    yield from _job_samples(name, progress, now_us)
+    yield from _job_samples(job, progress, now_us)
+
+
+def labels_of_job(name: str, job: str) -> dict[str, str]:
+    """What every sample of a job says whose id is `job`."""
+    return {"job_name": name, "job_id": job}
 
 
 def _of_operator(counters: OperatorMetrics) -> Iterator[tuple[Metric, float]]:
@@ -235,8 +240,7 @@ def _of_subtask(progress: TaskProgress) -> Iterator[tuple[Metric, float]]:
         yield UNPUBLISHED, progress.unpublished_bytes
 
 
-def _job_samples(name: str, progress: JobProgress, now_us: int) -> Iterator[Sample]:
-    labels = {"job_name": name}
+def _job_samples(labels: Mapping[str, str], progress: JobProgress, now_us: int) -> Iterator[Sample]:
     for state in ("complete", "aborted"):
         yield Sample(CHECKPOINTS, {**labels, "state": state}, progress.totals[state])
     yield Sample(COMPLETED, labels, progress.last_checkpoint)
