@@ -90,6 +90,22 @@ async def test_a_submission_that_is_no_submission() -> None:
         )
 
 
+async def test_the_id_of_another_job_is_refused() -> None:
+    """The same again is a client that heard no answer; anything else would never run, and is told so."""
+    async with small_cluster() as cluster:
+        job = await cluster.submit(job=JOB)
+        await cluster.checkpointed(job)
+        again = await cluster.post(cluster.document(job=JOB))
+        assert again.status_code == 202, again.text
+        assert again.json() == {"job": JOB, "request": JOB}
+        other = await cluster.post(cluster.document(job=JOB, name="another", restored_from=None))
+        assert f"{JOB} is the id of job counts" in errors(other, 409)
+        assert "something else: name." in errors(other, 409)
+        settings = {"restart": {"type": "none"}}
+        assert "settings" in errors(await cluster.post(cluster.document(job=JOB, settings=settings)), 409)
+        assert len((await cluster.client.jobs()).jobs) == 1
+
+
 async def test_a_savepoint_that_is_not_whole_is_named() -> None:
     """It was brought in by halves, or is something else: nothing that the dispatcher would be to blame for."""
     async with small_cluster(leads=False, slots=0) as cluster:

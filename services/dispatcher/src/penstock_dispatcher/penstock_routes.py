@@ -37,7 +37,7 @@ from penstock.errors import CorruptDataError
 from penstock.graph.jobgraph import graph_from_json
 from penstock.graph.rescaling import scaled
 from penstock.ports import BlobNotFoundError
-from penstock.protocol.joblog import Artifact
+from penstock.protocol.joblog import Artifact, Submit
 from penstock.protocol.manifests import Manifest, covers_rows
 from penstock.protocol.messages import Restore
 from penstock.protocol.requests import AnyRequest, CancelJob, RescaleJob, StopJob, SubmitJob, TakeSavepoint
@@ -78,6 +78,21 @@ def checked_id(given: str, new: str, what: str) -> str:
     if len(text) != 32 or not set(text) <= _HEX:
         raise RestError(400, f"{what}: {given!r} is no id; an id has 32 hexadecimal digits")
     return text
+
+
+def _check_same(there: Submit, asked: SubmitJob) -> None:
+    """What is submitted by the id of a job must be that job: a client that heard no answer asks again."""
+    parts = ("name", "graph", "scalable", "settings", "artifact", "restored_from")
+    written, said = (
+        {part: msgspec.json.encode(getattr(request, part)) for part in parts} for request in (there, asked)
+    )
+    differing = [part for part in parts if written[part] != said[part]]
+    if differing:
+        raise RestError(
+            409,
+            f"job: {there.job} is the id of job {there.name}, which was submitted with something else: "
+            f"{', '.join(differing)}. Nothing was changed; leave the id out, or give another one",
+        )
 
 
 class PenstockRoutes:
@@ -296,14 +311,17 @@ class PenstockRoutes:
         key, digest = await self._cluster.store_sources(sources)
         described = submission.artifact
         artifact = Artifact(key, digest, described.target, described.parameters, described.requirements)
-        await self._cluster.ask(
-            SubmitJob(
-                request=job, job=job, issued_us=self._cluster.now_us(), name=submission.name, graph=graph.to_json(),
-                scalable=submission.scalable, settings=submission.settings, artifact=artifact,
-                restored_from=submission.restored_from, allow_non_restored=submission.allow_non_restored,
-                allow_unpublished=submission.allow_unpublished,
-            )
+        asked = SubmitJob(
+            request=job, job=job, issued_us=self._cluster.now_us(), name=submission.name, graph=graph.to_json(),
+            scalable=submission.scalable, settings=submission.settings, artifact=artifact,
+            restored_from=submission.restored_from, allow_non_restored=submission.allow_non_restored,
+            allow_unpublished=submission.allow_unpublished,
         )  # fmt: skip
+        there = (await self._cluster.history(job)).submit if submission.job else None
+        if there is not None:
+            _check_same(there, asked)
+        else:
+            await self._cluster.ask(asked)
         return sent(Requested(job, job), 202)
 
     async def _check_restore(self, submission: Submission) -> None:
