@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import io
 import json
 import time
@@ -22,11 +21,9 @@ from penstock.connectors.declaring import zone
 from penstock.connectors.kafka.decoding import RECORD_TIMESTAMP, Records, value_decoder
 from penstock.connectors.kafka.reading import (
     CLOSING_S,
-    COLLECT_AFTER,
     WAIT_S,
     Attention,
     TopicPartitionReader,
-    ease_collection,
 )
 from penstock.errors import ExternalError, PipelineError
 from penstock.formats.avro import encode_avro
@@ -319,18 +316,6 @@ def test_what_the_broker_says_as_an_error(code, kind, message):
 
 def decoder_of(source):
     return source._decoder(None)
-
-
-def test_collection_is_eased_once_and_never_switched_on():
-    """Who has switched the collector off, or eased it more, is left alone."""
-    before = gc.get_threshold()
-    try:
-        for first, expected in ((700, COLLECT_AFTER), (0, 0), (COLLECT_AFTER + 1, COLLECT_AFTER + 1)):
-            gc.set_threshold(first, 10, 10)
-            ease_collection()
-            assert gc.get_threshold() == (expected, 10, 10)
-    finally:
-        gc.set_threshold(*before)
 
 
 def test_arrow_headers_need_their_shape():

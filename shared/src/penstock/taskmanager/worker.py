@@ -44,6 +44,7 @@ from penstock.task.inbox import Inbox
 from penstock.task.publishing_subtask import PublishingRunner
 from penstock.task.subtask import SubtaskRunner
 from penstock.task.task_loop import TaskLoop
+from penstock.taskmanager.collection import ease_collection
 from penstock.taskmanager.event_appender import append_events
 from penstock.taskmanager.job_loading import JobLoader
 
@@ -149,6 +150,7 @@ class WorkerService:
         Ends by cancellation, and by itself once it is bound to a job that needs it no more: another process can then
         load another job's code.
         """
+        ease_collection()
         _, position = await self._services.log.offsets(COMMANDS, 0)
         try:
             async with asyncio.TaskGroup() as group:

@@ -7,7 +7,6 @@ first record; the event loop hears of that alone, and waits for whatever else th
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -51,10 +50,6 @@ MISSING_S: Final = 3.0
 """How long a topic must be missing before it counts as deleted: a broker may not have heard of a new one yet."""
 PATIENCE_S: Final = 120.0
 """How long brokers may be away before the attempt fails; the restart strategy decides what then."""
-
-COLLECT_AFTER: Final = 50_000
-"""Python looks for garbage in cycles whenever so many more objects came than went; by default 700. Every step makes
-thousands of message objects, and with the default the search took a fifth of a source's CPU time."""
 
 _AWAY: Final = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT)
 _NO_OFFSET: Final = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
@@ -128,13 +123,6 @@ class Attention:
             other.cancel()
 
 
-def ease_collection() -> None:
-    """Let this process search for garbage in cycles less often, unless it does not or was told how often."""
-    first, *others = gc.get_threshold()
-    if 0 < first < COLLECT_AFTER:
-        gc.set_threshold(COLLECT_AFTER, *others)
-
-
 class TopicPartitionReader:
     """A `SplitReader` of one partition.
 
@@ -176,7 +164,6 @@ class TopicPartitionReader:
         self._heard_s = time.monotonic()
         self._away: KafkaError | None = None
         self._missing_s: float | None = None
-        ease_collection()
 
     async def read(self, max_rows: int) -> Fetched | None:
         """See `SplitReader.read`: records that were taken from the client outlive a cancelled call."""
