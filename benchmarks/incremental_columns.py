@@ -56,6 +56,7 @@ def nodes() -> dict[str, Node]:
         "running totals": orders().key_by("key").agg(**sums),
         "windows of a day": orders().key_by("key").window(tumbling("1d")).agg(**sums),
         "sessions": orders().key_by("key").window(session("1d")).agg(**sums),
+        "join in time": orders().join(orders().select("key", other=col("amount")), on="key", how="left", within="1d"),
         "join by key": orders().join(orders().select("key", other=col("amount")), on="key", how="left"),
     }
     return {name: stream._node for name, stream in made.items()}

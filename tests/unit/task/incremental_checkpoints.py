@@ -113,7 +113,7 @@ def incremental_checkpoints() -> Iterator[None]:
             store_of(harness).go_on(lambda: frozen_of(harness))
 
     def freeze(harness: OperatorHarness) -> Callable[[], HarnessSnapshot]:
-        frozen, whole = frozen_of(harness), freeze_whole(harness)
+        whole, frozen = freeze_whole(harness), frozen_of(harness)  # no later freeze comes before this one is written
         store_of(harness).is_frozen = True
 
         def write() -> HarnessSnapshot:

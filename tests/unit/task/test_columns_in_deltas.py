@@ -23,7 +23,7 @@ from penstock.task.operator import OperatorContext, OperatorSnapshot
 from penstock.task.operators import build_operator
 from penstock.task.snapshots import FrozenSubtask, chains_of, restore_operator, upload
 from penstock.testing.harness import Collector
-from penstock.times import MAX_WATERMARK
+from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 GROUPS = 16
 
@@ -36,6 +36,7 @@ class Subtask:
         self.output = Collector()
         self.operator = build_operator(node)
         self.blobs, self.chains, self.checkpoint = MemoryBlobs(), SnapshotChains(), 0
+        self.reached = MIN_WATERMARK
         whole = KeyGroupRange(0, GROUPS)
         self.operator.open(OperatorContext("op", 0, 1, GROUPS, whole, lambda: 0, incremental=incremental), restored)
         self.incremental = incremental
@@ -46,10 +47,16 @@ class Subtask:
         self.operator.process_input(number, frame, self.output)
         return [row for sent in self.output.frames[before:] for row in sent.to_dicts()]
 
+    def advance(self, watermark: int) -> list[dict[str, Any]]:
+        """Event time comes on; what is sent because of that."""
+        before, self.reached = len(self.output.frames), watermark
+        self.operator.advance(watermark, self.output)
+        return [row for sent in self.output.frames[before:] for row in sent.to_dicts()]
+
     def take(self) -> SubtaskSnapshot:
         """A checkpoint."""
         self.checkpoint += 1
-        frozen = FrozenSubtask({"op": self.operator.snapshot() or OperatorSnapshot()}, 0, 0)
+        frozen = FrozenSubtask({"op": self.operator.snapshot() or OperatorSnapshot()}, self.reached, 0)
         base = self.chains.base if self.incremental else None
         snapshot = asyncio.run(upload(frozen, f"{self.checkpoint}/", self.blobs, "fs", lambda: 0, base))
         self.chains.taken(self.checkpoint, chains_of(frozen, snapshot))
@@ -80,6 +87,40 @@ def test_what_was_sent_of_a_row_that_met_one_is_not_sent_again(how):
     second = first.restored(first.take())
     assert second.feed(pair_of(3, "other"), 1) == first.feed(pair_of(3, "other"), 1)
     assert second.feed(pair_of(4, "value"), 0) == first.feed(pair_of(4, "value"), 0)
+
+
+@pytest.mark.parametrize("how", ["semi", "anti", "left", "right", "full"])
+@pytest.mark.parametrize("time", [Within(-5, 5), TumblingWindow(10)], ids=str)
+def test_a_delta_of_a_join_in_time_has_the_rows_that_came_and_says_which_others_have_met_one(how, time):
+    """Of a thousand of either input one of each meets one, others are over, and are not sent a second time."""
+    first = Subtask(join_node(how, time))
+    for number, column in enumerate(["value", "other"]):
+        rows = {
+            "key": [f"{column} {place}" for place in range(1_000)],
+            column: [*range(1_000)],
+            EVENT_TIME: [95] * 1_000,
+        }
+        over = {"key": [f"over {column}", "over", "null"], column: [1, 2, 3], EVENT_TIME: [10, 10, 95]}
+        frame = pl.concat([pl.DataFrame(rows), pl.DataFrame(over)])
+        first.feed(frame.with_columns(pl.when(pl.col("key") != "null").then("key").alias("key")), number)
+    full = first.take()
+    first.feed(pl.DataFrame({"key": ["other 3", "value 4"], "value": [7, 8], EVENT_TIME: [94, 95]}), 0)
+    first.feed(pl.DataFrame({"key": ["value 3"] * 2, "other": [7, 8], EVENT_TIME: [94, 95]}), 1)
+    first.advance(50)
+    snapshot = first.take()
+    assert len(snapshot.operators["op"].runs) == 2
+    assert snapshot.written_bytes is not None
+    assert snapshot.written_bytes < full.size_bytes / 5
+    second = first.restored(snapshot)
+    last = {column: pl.DataFrame({"key": ["value 3", "other 3"], column: [9, 9], EVENT_TIME: [96, 96]}) for column in (
+        "value", "other")}  # fmt: skip
+    for number, column in enumerate(last):
+        assert by_content(second.feed(last[column], number)) == by_content(first.feed(last[column], number))
+    assert by_content(second.advance(MAX_WATERMARK)) == by_content(first.advance(MAX_WATERMARK))
+
+
+def by_content(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted(map(repr, rows))
 
 
 def changes(*rows: tuple[str, float, int, bool]) -> pl.DataFrame:
@@ -115,18 +156,14 @@ def test_a_window_fires_once_per_key_whatever_layers_its_rows_come_back_from():
         snapshot = subtask.take()
         assert len(snapshot.operators["op"].runs) > 1
     restored = subtask.restored(snapshot)
-    restored.operator.advance(MAX_WATERMARK, restored.output)
-    fired = [row for sent in restored.output.frames for row in sent.to_dicts()]
+    fired = restored.advance(MAX_WATERMARK)
     assert len(fired) == 1_000
     assert [(row["n"], row["total"]) for row in fired if row["key"] == "key 3"] == [(3, 423)]
 
 
 def fired(subtask: Subtask, watermark: int) -> list[tuple[Any, ...]]:
     """What is sent up to there, of windows that count and add."""
-    before = len(subtask.output.frames)
-    subtask.operator.advance(watermark, subtask.output)
-    sent = subtask.output.frames[before:]
-    return sorted(row for frame in sent for row in frame.select("key", "n", "total").rows())
+    return sorted((row["key"], row["n"], row["total"]) for row in subtask.advance(watermark))
 
 
 def test_a_delta_of_sessions_has_those_that_came_changed_or_went_and_no_others():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from brute_force import Groups
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from window_cases import GROUPS, frame_of, group_of, histories, run
+from window_cases import GROUPS, Batch, Mark, Restore, Step, frame_of, group_of, histories, run
 
 from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.errors import ProtocolError
@@ -174,6 +175,37 @@ def check(how: Any, time: Any, steps: Any, parallelism: int) -> None:
 def test_what_is_sent_is_what_two_loops_find(how, time, steps, parallelism):
     """Batches, watermarks between rows and subtasks, restores, rescales, nulls in keys, late rows of either input."""
     check(how, time, steps, parallelism)
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("time", [Within(-5, 5), Within(-12, -2), SlidingWindow(10, 5)], ids=str)
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**9), parallelism=st.integers(1, 3))
+def test_what_is_sent_of_few_keys_is_what_two_loops_find(how, time, seed, parallelism):
+    """Most rows meet some, and those that were sent or forgotten before a restore are not sent behind it."""
+    check(how, time, few_keys(random.Random(seed)), parallelism)
+
+
+def few_keys(chance: random.Random) -> list[Step]:
+    """Time goes on, and some rows come behind it, or before it is due."""
+
+    def rows(most: int) -> list[tuple[Any, int, int]]:
+        return [
+            (chance.choice(["a", "b", "c", "d", None]), now + chance.randrange(-2, 12), chance.randrange(100))
+            for _ in range(chance.randrange(1, most))
+        ]
+
+    steps, now = list[Step](), 0
+    for _ in range(chance.randrange(4, 30)):
+        now += chance.randrange(4)
+        match chance.randrange(10):
+            case 0:
+                steps.append(Restore(chance.randrange(1, 5), rows(12)))
+            case 1 | 2:
+                steps.append(Mark(now, chance.choice([None, 0, 1, 2])))
+            case _:
+                steps.append(Batch(rows(6), number=chance.randrange(2)))
+    return steps
 
 
 @pytest.mark.parametrize("how", ["inner", "left"])

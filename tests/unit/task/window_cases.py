@@ -172,8 +172,8 @@ def run(
                 # Rows after the barrier change nothing in the snapshot, though it is written after they came.
                 seen = (len(harness.collected.frames), {t: len(f) for t, f in harness.collected.sides.items()})
                 write = harness.freeze()
-                if extra:
-                    harness.frame(frame_of(extra))
+                for number in range(len(node.inputs)) if extra else ():
+                    harness.frame(frame_of(extra), number)
                 parallelism = count
                 snapshot = write()
                 del harness.collected.frames[seen[0] :]

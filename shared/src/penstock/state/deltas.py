@@ -12,8 +12,8 @@ that runs before it have. A key without rows is gone.
 Those of tables have the *rows* of keys that have changed (`BY_ROW`): of a key the last one counts, unless it is
 `REMOVED`.
 
-Those of partial aggregates and of counted rows only *add* (`ADDS`) to what came before: the operator brings together what
-is there several times when it is restored, and nobody else can.
+Those of partial aggregates, of counted rows and of joins only *add* (`ADDS`) to what came before: the operator brings
+together what is there several times when it is restored, and nobody else can.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -23,15 +23,20 @@ from penstock.state.columns import canonical_keys
 from penstock.state.freezes import Freezes
 from penstock.state.sorted_runs import Matches, Run, SortedRuns, TimedRows
 from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, RestoredState
-from penstock.task.operators.join_rows import LEFT, RIGHT, JoinedSchema, JoiningOperator, JoinState, restored_rows
+from penstock.task.operators.join_rows import (
+    LEFT,
+    LONELY,
+    JoinedSchema,
+    JoiningOperator,
+    JoinState,
+    Met,
+    restored_rows,
+)
 from penstock.task.operators.join_times import Meeting, WindowMeeting, WithinMeeting
 from penstock.task.operators.progress import GroupWatermarks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-_ALONE: Final = {"inner": (), "left": (LEFT,), "right": (RIGHT,), "full": (LEFT, RIGHT), "semi": (), "anti": (LEFT,)}
-"""Inputs whose rows are sent when they have met none."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +63,10 @@ class JoinOperator(JoiningOperator):
         )
         self._schema = JoinedSchema(node)
         self._sends_pairs = operation.how not in ("semi", "anti")
-        self._alone = _ALONE[operation.how]
+        self._lonely = LONELY[operation.how]
         self._freezes = Freezes()
         self._runs = tuple(SortedRuns(self._schema.keys.names, freezes=self._freezes) for _ in node.inputs)
+        self._met_since: list[Met] = []
         self._context: OperatorContext
         self._watermarks: GroupWatermarks
 
@@ -71,7 +77,10 @@ class JoinOperator(JoiningOperator):
             runs.folder = context.local_state
         for number, rows in restored_rows(self._schema, restored) if restored is not None else ():
             assert isinstance(rows, TimedRows)
-            self._runs[number].add(rows, self._hashes(number, rows.frame))
+            # No delta says which rows of the runs before it were forgotten: those that event time had passed.
+            left = rows.until > self._watermarks.at_rows(rows.frame)
+            kept = rows if left.all() else rows.take(left)
+            self._runs[number].add(kept, self._hashes(number, kept.frame))
 
     # -- rows -----------------------------------------------------------------------------------------------------------
 
@@ -103,11 +112,21 @@ class JoinOperator(JoiningOperator):
 
     def _keep(self, number: int, taken: TimedRows, hashes: NDArray[np.uint64], found: Iterable[Matches]) -> None:
         for matches in found:
-            matches.run.rows.marked[matches.found] = True
+            self._mark(1 - number, matches)
         if number == LEFT and not self._sends_pairs:
             unmet = ~taken.marked  # nothing becomes of the others any more
             taken, hashes = taken.take(unmet), hashes[unmet]
         self._runs[number].add(taken, hashes)
+
+    def _mark(self, number: int, matches: Matches) -> None:
+        """Rows that were there have met others; an earlier snapshot may have them as they were."""
+        rows, window = matches.run.rows, self._freezes.current
+        if matches.run.window < window and number in self._lonely:
+            first = np.unique(matches.found[~rows.marked[matches.found]])
+            if len(first):
+                keys, until = rows.found().select(self._schema.keys.names)[first], int(rows.until[first].max())
+                self._met_since.append(Met(window, number, keys, rows.moments[first], until))
+        rows.marked[matches.found] = True
 
     # -- results --------------------------------------------------------------------------------------------------------
 
@@ -165,15 +184,16 @@ class JoinOperator(JoiningOperator):
 
     def _unmet(self, number: int, passed: Iterable[tuple[Run, NDArray[np.int64]]]) -> Iterator[TimedRows]:
         for run, due in passed:
-            if number in self._alone:
+            if number in self._lonely and self._how != "semi":
                 yield run.rows.picked(due[~run.rows.marked[due]])
 
     # -- snapshots ------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> OperatorSnapshot | None:
         kept = {number: runs.freeze() for number, runs in enumerate(self._runs)}
-        # Marks are changed in place, so a delta does not know of them; where all pairs are sent nobody asks for them.
-        freeze = self._freezes.next(incremental=self._context.incremental and self._how == "inner")
+        freeze, reached = self._freezes.next(incremental=self._context.incremental), self._watermarks.current
+        self._met_since = [met for met in self._met_since if met.window > freeze.known_from and met.until > reached]
+        place = (self._context.max_parallelism, freeze, kept)
         return OperatorSnapshot(
-            keyed=JoinState(self._schema, self._context.max_parallelism, freeze, kept, folder=self._context.local_state)
+            keyed=JoinState(self._schema, *place, folder=self._context.local_state, met=tuple(self._met_since))
         )

@@ -14,7 +14,7 @@ from penstock.batches import EVENT_TIME
 from penstock.errors import ProtocolError
 from penstock.graph.logical import Node
 from penstock.state.columns import canonical_keys
-from penstock.state.freezes import Freeze, FrozenAt, added
+from penstock.state.freezes import BASE, EVERYTHING, Freeze, FrozenAt, added
 from penstock.state.segments import decode_segments, encode_segments
 from penstock.state.sorted_runs import FrozenRun, TimedRows
 from penstock.task.operator import Operator, Output, RestoredState
@@ -33,10 +33,16 @@ _SIDE: Final = "__side"
 _MOMENT: Final = "__moment"
 _UNTIL: Final = "__until"
 _MARKED: Final = "__marked"
+_MET: Final = "__met"
+"""Boolean: no row, but the key and the moment of rows of earlier runs, which have met their first one since."""
 _WAITS: Final = "__waits"
 """Boolean: a stored row is one that waits for its time."""
 _ROWS_AT_ONCE: Final = 1024 * 1024
 """Taken back at a time, if there are so many."""
+LONELY: Final = {
+    "inner": (), "left": (LEFT,), "right": (RIGHT,), "full": (LEFT, RIGHT), "semi": (LEFT,), "anti": (LEFT,),
+}  # fmt: skip
+"""Inputs of whose rows it matters whether they have met any."""
 
 
 class JoinedSchema:
@@ -81,11 +87,24 @@ class JoiningOperator(Operator):
         raise ProtocolError(f"{self._schema.operator}: a join was given rows without the number of their input")
 
 
+@dataclass(frozen=True)
+class Met:
+    """Rows of an input that were kept at an earlier freeze and have met their first one since."""
+
+    window: int
+    """In which they did: see `penstock.state.freezes`."""
+    number: int
+    keys: pl.DataFrame
+    moments: NDArray[np.int64]
+    until: int
+    """The last moment at which one of them is of use."""
+
+
 @dataclass
 class JoinState(FrozenAt):
     """Rows of both inputs that are kept, and left rows that wait: an `IncrementalPart`.
 
-    What a delta has is added to what came before. So all is full where rows are marked, or wait.
+    What a delta has is added to what came before, and marks rows of that. So all is full where rows wait.
     """
 
     schema: JoinedSchema
@@ -95,18 +114,21 @@ class JoinState(FrozenAt):
     waiting: Sequence[pl.DataFrame] = field(default_factory=list["pl.DataFrame"])
     folder: Path | None = None
     """Where state on the local disk lies, if it does."""
+    met: Sequence[Met] = ()
 
     def encoded(self, behind: int) -> Iterable[tuple[int, bytes]]:
         """One segment per key group that has rows."""
         runs = [(number, run) for number, runs in self.kept.items() for run in runs if run.window > behind]
-        waiting = [self._named(LEFT, rows).with_columns(pl.lit(True).alias(_WAITS)) for rows in self.waiting]
+        others = [self._named(LEFT, rows).with_columns(pl.lit(True).alias(_WAITS)) for rows in self.waiting]
+        if behind not in (EVERYTHING, BASE):
+            others += self._noted([met for met in self.met if met.window > behind])
         columns = [self._stored(number, run.kept.take(np.empty(0, np.int64))) for number, run in runs]
-        columns += [rows.clear() for rows in waiting]
+        columns += [rows.clear() for rows in others]
         if not columns:
             return ()
         none = pl.concat(columns, how="diagonal")
         stored = (self._stored(number, piece) for number, run in runs for piece in run.pieces())
-        frames = (pl.concat([none, rows], how="diagonal") for rows in chain(stored, waiting))
+        frames = (pl.concat([none, rows], how="diagonal") for rows in chain(stored, others))
         header = added({"kind": _KIND}, behind)
         return encode_segments(header, frames, self.schema.keys, self.max_parallelism, self.folder)
 
@@ -114,6 +136,13 @@ class JoinState(FrozenAt):
         return self._named(number, rows.frame).with_columns(
             pl.Series(_MOMENT, rows.moments), pl.Series(_UNTIL, rows.until), pl.Series(_MARKED, rows.marked)
         )
+
+    def _noted(self, since: Sequence[Met]) -> Iterator[pl.DataFrame]:
+        for number in {met.number for met in since}:
+            keys = pl.concat([met.keys for met in since if met.number == number])
+            moments = np.concatenate([met.moments for met in since if met.number == number])
+            rows = self._named(number, keys).with_columns(pl.Series(_MOMENT, moments)).unique()
+            yield rows.with_columns(pl.lit(True).alias(_MARKED), pl.lit(True).alias(_MET))
 
     def _named(self, number: int, rows: pl.DataFrame) -> pl.DataFrame:
         names = self.schema.keys.names
@@ -135,6 +164,8 @@ def restored_rows(schema: JoinedSchema, restored: RestoredState) -> Iterator[tup
 
 def _by_input(schema: JoinedSchema, parts: Sequence[pl.DataFrame]) -> Iterator[tuple[int, TimedRows | pl.DataFrame]]:
     rows = canonical_keys(pl.concat(parts, how="diagonal"), schema.keys)
+    if _MET in rows.columns:
+        rows = _marked(rows, [*schema.keys.names, _SIDE, _MOMENT])
     waits = _flags(rows, _WAITS)
     for number in range(len(schema.inputs)):
         of_side = rows[_SIDE].to_numpy() == number
@@ -142,6 +173,13 @@ def _by_input(schema: JoinedSchema, parts: Sequence[pl.DataFrame]) -> Iterator[t
             if chosen.any():
                 part = rows.filter(pl.Series(chosen))
                 yield number, _input_rows(schema, number, part) if waiting else _timed(schema, number, part)
+
+
+def _marked(rows: pl.DataFrame, alike: Sequence[str]) -> pl.DataFrame:
+    """The rows, with what is noted of them; those that are alike have all met one, or none."""
+    noted = rows.filter(pl.col(_MET).is_not_null()).select(*alike, _MET).unique()
+    rows = rows.filter(pl.col(_MET).is_null()).drop(_MET).join(noted, on=alike, how="left", maintain_order="left")
+    return rows.with_columns(pl.col(_MARKED) | pl.col(_MET).is_not_null())
 
 
 def _timed(schema: JoinedSchema, number: int, rows: pl.DataFrame) -> TimedRows:

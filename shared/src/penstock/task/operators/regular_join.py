@@ -25,7 +25,15 @@ from penstock.state.freezes import Freezes
 from penstock.state.sorted_runs import TimedRows, places_in
 from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.changes import count_of_change
-from penstock.task.operators.join_rows import LEFT, RIGHT, JoinedSchema, JoiningOperator, JoinState, restored_rows
+from penstock.task.operators.join_rows import (
+    LEFT,
+    LONELY,
+    RIGHT,
+    JoinedSchema,
+    JoiningOperator,
+    JoinState,
+    restored_rows,
+)
 from penstock.task.operators.progress import GroupWatermarks
 from penstock.times import MIN_WATERMARK
 
@@ -42,11 +50,6 @@ _ASKED: Final = "__asked"
 _NEWER: Final = "__newer"
 _STEPS: Final = 8
 """Rows are forgotten in steps of such a part of the time to live."""
-
-_LONELY: Final = {
-    "inner": (), "left": (LEFT,), "right": (RIGHT,), "full": (LEFT, RIGHT), "semi": (LEFT,), "anti": (LEFT,),
-}  # fmt: skip
-"""Inputs of whose rows it matters whether they have met any."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,7 @@ class RegularJoinOperator(JoiningOperator):
         self._how, self._ttl_us = operation.how, operation.ttl_us
         self._pairs = operation.how not in ("semi", "anti")
         self._event_time, self._changes = node.event_time, node.mode == "retract"
-        self._lonely = _LONELY[operation.how]
+        self._lonely = LONELY[operation.how]
         self._sides = [self._side(node, number) for number in (LEFT, RIGHT)]
         self._schema = JoinedSchema(node, [(*side.dates, *side.counts) for side in self._sides])
         self._freezes = Freezes()
