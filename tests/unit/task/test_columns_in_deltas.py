@@ -8,6 +8,9 @@ from typing import Any
 import polars as pl
 import pytest
 from test_joins import join_node
+from test_regular_joins import TTL
+from test_regular_joins import frame_of as changes_of_join
+from test_regular_joins import join_node as regular_join_node
 from test_top_changes import top_node
 from window_cases import frame_of, window_node
 
@@ -36,9 +39,10 @@ class Subtask:
         self.output = Collector()
         self.operator = build_operator(node)
         self.blobs, self.chains, self.checkpoint = MemoryBlobs(), SnapshotChains(), 0
-        self.reached = MIN_WATERMARK
+        self.reached, self.now_us = MIN_WATERMARK, 0
         whole = KeyGroupRange(0, GROUPS)
-        self.operator.open(OperatorContext("op", 0, 1, GROUPS, whole, lambda: 0, incremental=incremental), restored)
+        context = OperatorContext("op", 0, 1, GROUPS, whole, lambda: self.now_us, incremental=incremental)
+        self.operator.open(context, restored)
         self.incremental = incremental
 
     def feed(self, frame: pl.DataFrame, number: int = 0) -> list[dict[str, Any]]:
@@ -117,6 +121,39 @@ def test_a_delta_of_a_join_in_time_has_the_rows_that_came_and_says_which_others_
     for number, column in enumerate(last):
         assert by_content(second.feed(last[column], number)) == by_content(first.feed(last[column], number))
     assert by_content(second.advance(MAX_WATERMARK)) == by_content(first.advance(MAX_WATERMARK))
+
+
+@pytest.mark.parametrize("how", ["inner", "semi", "anti", "left", "right", "full"])
+def test_a_delta_of_a_join_with_a_time_to_live_has_the_rows_that_came_and_what_was_forgotten_stays_so(how):
+    """Also where the clock goes back behind a restore, and in key groups of which the delta has nothing."""
+    first = Subtask(regular_join_node(how, ("append", "retract"), ttl=TTL))
+    old = (
+        [(f"key {place}", None, 0.0, False) for place in range(1_000)],
+        [((), f"key {place}", False) for place in (3, 4)],
+    )
+    for number, mode in enumerate(["append", "retract"]):
+        first.feed(changes_of_join(old[number], number, mode, [0] * len(old[number])), number)
+    first.now_us = TTL
+    newer = [(f"key {place}", None, 1.5, False) for place in range(1_000)]
+    first.feed(changes_of_join(newer, 0, "append", [0] * len(newer)), 0)
+    full = first.take()
+    first.now_us = 3 * TTL // 2  # those of the beginning are forgotten
+    first.feed(changes_of_join([("key 3", None, 2.5, False)], 0, "append", [0]), 0)
+    snapshot = first.take()
+    assert len(snapshot.operators["op"].runs) == 2
+    assert snapshot.written_bytes is not None
+    assert snapshot.written_bytes < full.size_bytes / 5
+    second = first.restored(snapshot)
+    second.now_us = TTL // 2
+    for row in (
+        ((), "key 3", True),
+        ((), "key 4", True),
+        ((), "key 4", False),
+        ((), "key 3", False),
+        ((), "key 5", False),
+    ):
+        frame = changes_of_join([row], 1, "retract", [0])
+        assert by_content(second.feed(frame, 1)) == by_content(first.feed(frame, 1))
 
 
 def by_content(rows: list[dict[str, Any]]) -> list[str]:

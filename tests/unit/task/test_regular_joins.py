@@ -187,6 +187,33 @@ def test_what_is_forgotten_takes_nothing_back_that_was_not_sent(how, seed, chang
             assert not operator.snapshot().keyed.segments()
 
 
+@pytest.mark.parametrize("how", HOWS)
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**9), changes=st.tuples(st.booleans(), st.booleans()))
+def test_what_is_sent_while_rows_are_forgotten_is_what_one_sends_that_never_restarts(how, seed, changes):
+    """Whatever was forgotten at a restore, in whichever subtask, and however often."""
+    chance = random.Random(seed)
+    modes: Any = tuple("retract" if each else "append" for each in changes)
+    node = join_node(how, modes, ttl=TTL)
+    steady, harness = (OperatorHarness(node, max_parallelism=GROUPS) for _ in range(2))
+    held: tuple[Counter[Any], Counter[Any]] = (Counter(), Counter())
+    for _ in range(chance.randrange(1, 40)):
+        number = chance.randrange(2)
+        rows = changes_of(chance, number, modes[number], held[number])
+        sent = list[list[str]]()
+        for each in (steady, harness):
+            each.frame(frame_of(rows, number, modes[number], [0 for _ in rows]), number)
+            sent.append(sorted(repr(row) for frame in each.collected.frames for row in frame.rows()))
+            each.collected.frames.clear()
+        assert sent[0] == sent[1]
+        steady.now_us = harness.now_us = harness.now_us + chance.choice([0, 10, TTL // 4, TTL // 2, 2 * TTL])
+        if chance.random() < 0.15:
+            write = harness.freeze()
+            harness.frame(frame_of(rows, number, modes[number], [0 for _ in rows]), number)  # lost
+            harness.collected.frames.clear()
+            harness = harness.restored(write(), chance.randrange(1, 4))
+
+
 def test_rows_that_are_taken_back_after_they_were_forgotten_are_counted():
     harness = OperatorHarness(join_node("left", ("retract", "append"), ttl=TTL))
     row = ("a", (1,), 0.0)

@@ -78,6 +78,11 @@ class TimedRows:
         rows = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
         return TimedRows(self.frame[rows], self.moments[rows], self.until[rows], self.marked[rows])
 
+    def left_at(self, reached: NDArray[np.int64] | int) -> TimedRows:
+        """The rows that are of use behind a moment, or behind one of each."""
+        left = self.until > reached
+        return self if left.all() else self.take(left)
+
     def part(self, begin: int, end: int) -> TimedRows:
         """The rows from one place to another, which stay where they are."""
         part = slice(begin, end)

@@ -78,8 +78,7 @@ class JoinOperator(JoiningOperator):
         for number, rows in restored_rows(self._schema, restored) if restored is not None else ():
             assert isinstance(rows, TimedRows)
             # No delta says which rows of the runs before it were forgotten: those that event time had passed.
-            left = rows.until > self._watermarks.at_rows(rows.frame)
-            kept = rows if left.all() else rows.take(left)
+            kept = rows.left_at(self._watermarks.at_rows(rows.frame))
             self._runs[number].add(kept, self._hashes(number, kept.frame))
 
     # -- rows -----------------------------------------------------------------------------------------------------------

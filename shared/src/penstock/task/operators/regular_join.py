@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -50,6 +51,8 @@ _ASKED: Final = "__asked"
 _NEWER: Final = "__newer"
 _STEPS: Final = 8
 """Rows are forgotten in steps of such a part of the time to live."""
+_FORGOTTEN: Final = "forgotten"
+"""A union beside the keys: of which key groups (begin, end) rows were forgotten, and up to when, in microseconds."""
 
 
 @dataclass(frozen=True)
@@ -170,9 +173,12 @@ class RegularJoinOperator(JoiningOperator):
         self._watermarks = GroupWatermarks(context, self._schema.keys.names, restored)
         for rows in self._rows:
             rows.lies_in(context.local_state)
-        for number, rows in restored_rows(self._schema, restored) if restored is not None else ():
+        if restored is None:
+            return
+        clocks = GroupWatermarks(context, self._schema.keys.names, RestoredState(watermarks=_clocks(restored)))
+        for number, rows in restored_rows(self._schema, restored):
             assert isinstance(rows, TimedRows)
-            self._rows[number].add(rows.frame)
+            self._rows[number].add(rows.left_at(clocks.at_rows(rows.frame)).frame)
 
     # -- rows -----------------------------------------------------------------------------------------------------------
 
@@ -315,8 +321,15 @@ class RegularJoinOperator(JoiningOperator):
 
     def snapshot(self) -> OperatorSnapshot | None:
         kept = {number: rows.freeze() for number, rows in enumerate(self._rows)}
-        # A delta does not say what was forgotten, and where the clock goes back it would be known again.
-        freeze = self._freezes.next(incremental=self._context.incremental and self._ttl_us is None)
-        return OperatorSnapshot(
-            keyed=JoinState(self._schema, self._context.max_parallelism, freeze, kept, folder=self._context.local_state)
-        )
+        freeze, unions = self._freezes.next(incremental=self._context.incremental), {}
+        if self._context.incremental and self._ttl_us is not None:  # a delta does not say what was forgotten
+            groups = self._context.key_groups
+            unions = {_FORGOTTEN: [msgspec.json.encode((groups.start, groups.end, self._now_us))]}
+        place = (self._context.max_parallelism, freeze, kept)
+        return OperatorSnapshot(keyed=JoinState(self._schema, *place, folder=self._context.local_state), unions=unions)
+
+
+def _clocks(restored: RestoredState) -> dict[int, int]:
+    """Up to when rows of key groups were forgotten. Where the clock has gone back they would be known again."""
+    entries = (msgspec.json.decode(entry) for entry in restored.unions.get(_FORGOTTEN, ()))
+    return {group: reached for begin, end, reached in entries for group in range(begin, end)}
