@@ -29,7 +29,7 @@ from penstock.protocol.messages import SubtaskSnapshot
 from penstock.state import segments, sorted_runs
 from penstock.task import operator
 from penstock.task.operator import OperatorSnapshot
-from penstock.task.operators import levels, window_panes
+from penstock.task.operators import levels, waiting_rows, window_panes
 from penstock.task.snapshots import FrozenSubtask, chains_of, restore_operator, upload
 from penstock.testing.harness import HarnessSnapshot, OperatorHarness
 
@@ -144,6 +144,7 @@ def incremental_checkpoints() -> Iterator[None]:
         patch.setattr(levels, "_DEALT_ROWS", DEALT_ROWS[0])
         patch.setattr(sorted_runs, "_LEAST_ROWS", 2)
         patch.setattr(sorted_runs, "_ON_DISK_ROWS", 3)
+        patch.setattr(waiting_rows, "_HELD_ROWS", 3)
         patch.setattr(segments, "_PIECES_IN_MEMORY", 0)
         patch.setattr(Chain, "is_heavy", property(lambda chain: len(chain.runs) > MOST_DELTAS))
         patch.setattr(operator, "OperatorContext", context_of)

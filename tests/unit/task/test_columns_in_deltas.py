@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -12,21 +13,23 @@ from test_regular_joins import TTL
 from test_regular_joins import frame_of as changes_of_join
 from test_regular_joins import join_node as regular_join_node
 from test_top_changes import top_node
-from window_cases import frame_of, window_node
+from window_cases import frame_of, kept_in, window_node
 
 from penstock.adapters.memory import MemoryBlobs
 from penstock.batches import EVENT_TIME
 from penstock.expressions import col, count
-from penstock.graph.logical import RETRACTED, Node, SessionWindow, TumblingWindow, Within
+from penstock.graph.logical import RETRACTED, AsOf, Node, SessionWindow, TumblingWindow, Within
 from penstock.protocol.incremental import SnapshotChains
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import SubtaskSnapshot
+from penstock.state.hashing import key_group_of
 from penstock.task.operator import OperatorContext, OperatorSnapshot
 from penstock.task.operators import build_operator
 from penstock.task.snapshots import FrozenSubtask, chains_of, restore_operator, upload
 from penstock.testing.harness import Collector
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
+from penstock.types import STRING
 
 GROUPS = 16
 
@@ -34,16 +37,20 @@ GROUPS = 16
 class Subtask:
     """An operator whose checkpoints all become COMPLETE."""
 
-    def __init__(self, node: Node, restored: Any = None, *, incremental: bool = True) -> None:
+    def __init__(
+        self, node: Node, restored: Any = None, *, incremental: bool = True, folder: Path | None = None
+    ) -> None:
         self.node = node
         self.output = Collector()
         self.operator = build_operator(node)
         self.blobs, self.chains, self.checkpoint = MemoryBlobs(), SnapshotChains(), 0
         self.reached, self.now_us = MIN_WATERMARK, 0
         whole = KeyGroupRange(0, GROUPS)
-        context = OperatorContext("op", 0, 1, GROUPS, whole, lambda: self.now_us, incremental=incremental)
+        context = OperatorContext(
+            "op", 0, 1, GROUPS, whole, lambda: self.now_us, local_state=folder, incremental=incremental
+        )
         self.operator.open(context, restored)
-        self.incremental = incremental
+        self.incremental, self.folder = incremental, folder
 
     def feed(self, frame: pl.DataFrame, number: int = 0) -> list[dict[str, Any]]:
         """A batch; what is sent for it."""
@@ -74,7 +81,7 @@ class Subtask:
             operators={},
         )  # fmt: skip
         state = asyncio.run(restore_operator(manifest, "op", KeyGroupRange(0, GROUPS), 0, 1, self.blobs))
-        return Subtask(self.node, state)
+        return Subtask(self.node, state, folder=self.folder)
 
 
 def pair_of(value: int, column: str) -> pl.DataFrame:
@@ -149,6 +156,55 @@ def test_a_delta_of_a_join_with_a_time_to_live_has_the_rows_that_came_and_what_w
 
 def by_content(rows: list[dict[str, Any]]) -> list[str]:
     return sorted(map(repr, rows))
+
+
+def pairs_sent(subtask: Subtask, watermark: int) -> list[tuple[Any, ...]]:
+    """What an as-of join sends up to there."""
+    return [(row["key"], row["value"], row["other"]) for row in subtask.advance(watermark)]
+
+
+def versions_of(rows: list[tuple[str, int, int]]) -> pl.DataFrame:
+    return frame_of(rows).rename({"value": "other"})
+
+
+@pytest.mark.parametrize("place", ["memory", "disk"])
+def test_a_delta_of_an_as_of_join_has_versions_and_rows_that_came_and_no_others(place):
+    """Of a thousand that wait at the full run two have left since, and are not sent again."""
+    with kept_in(place) as folder:
+        first = Subtask(join_node("left", AsOf()), folder=folder)
+        first.feed(versions_of([(f"key {number}", 1, number) for number in range(1_000)]), 1)
+        first.feed(frame_of([("over", 5, 1), ("key 3", 9, 2), *((f"key {each}", 500, each) for each in range(1_000))]))
+        full = first.take()
+        assert pairs_sent(first, 10) == [("over", 1, None), ("key 3", 2, 3)]
+        first.feed(versions_of([("key 3", 400, -3), ("key 5", 600, -5)]), 1)
+        first.feed(frame_of([("key 3", 500, 4), ("left", 20, 5), ("key 5", 500, 6)]))
+        assert pairs_sent(first, 20) == [("left", 5, None)]
+        snapshot = first.take()
+        assert len(snapshot.operators["op"].runs) == 2
+        assert snapshot.written_bytes is not None
+        assert snapshot.written_bytes < full.size_bytes / 5
+        groups = {group for handle in snapshot.operators["op"].runs[1] for group in handle.key_groups}
+        assert groups == {key_group_of((f"key {each}",), (STRING,), GROUPS) for each in (3, 5)}
+        second = first.restored(snapshot)
+        sent = pairs_sent(second, MAX_WATERMARK)
+        assert sorted(sent) == sorted(pairs_sent(first, MAX_WATERMARK))
+        assert len(sent) == 1_002
+        assert [row for row in sent if row[0] == "key 3"] == [("key 3", 3, -3), ("key 3", 4, -3)]
+        del first, second
+
+
+def test_a_version_that_is_too_old_to_be_met_is_in_no_delta_and_meets_none_behind_a_restore():
+    first = Subtask(join_node("inner", AsOf(10)))
+    first.feed(versions_of([(f"key {number}", 1, number) for number in range(100)]), 1)
+    first.take()
+    first.feed(versions_of([("key 3", 2, -3)]), 1)
+    assert pairs_sent(first, 12) == []
+    assert first.take().written_bytes == 0
+    first.feed(versions_of([("key 5", 20, -5)]), 1)
+    second = first.restored(first.take())
+    for subtask in (first, second):
+        subtask.feed(frame_of([("key 3", 13, 1), ("key 5", 21, 2), ("key 7", 13, 3)]))
+        assert pairs_sent(subtask, MAX_WATERMARK) == [("key 5", 2, -5)]
 
 
 def changes(*rows: tuple[str, float, int, bool]) -> pl.DataFrame:

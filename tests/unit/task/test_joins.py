@@ -12,7 +12,7 @@ import pytest
 from brute_force import Groups
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from window_cases import GROUPS, Batch, Mark, Restore, Step, frame_of, group_of, histories, run
+from window_cases import GROUPS, PLACES, Batch, Mark, Restore, Step, frame_of, group_of, histories, kept_in, run
 
 from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.errors import ProtocolError
@@ -159,10 +159,18 @@ def sent(harness: OperatorHarness) -> list[tuple[Any, ...]]:
     ]
 
 
-def check(how: Any, time: Any, steps: Any, parallelism: int) -> None:
+def by_key(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return sorted(rows, key=lambda row: repr(row[0]))
+
+
+def check(how: Any, time: Any, steps: Any, parallelism: int, place: str = "one run") -> None:
     model = (AsOfModel if isinstance(time, AsOf) else JoinModel)(how, time)
-    harness = run(join_node(how, time), steps, model, parallelism)
+    with kept_in(place) as folder:
+        harness = run(join_node(how, time), steps, model, parallelism, local_state=folder)
     assert sorted(map(repr, sent(harness))) == sorted(map(repr, model.results()))
+    if isinstance(time, AsOf):  # in order of event time; those of a key that have the same, as they came
+        in_order = sorted(model.results(), key=lambda row: row[-1])
+        assert by_key(sent(harness)) == by_key(in_order)
     for operator in harness.operators:  # the input has ended: nothing can meet anything any more
         for runs in getattr(operator, "_runs", ()):
             assert runs.height == 0
@@ -211,9 +219,39 @@ def few_keys(chance: random.Random) -> list[Step]:
 @pytest.mark.parametrize("how", ["inner", "left"])
 @pytest.mark.parametrize("time", [AsOf(), AsOf(0), AsOf(6)], ids=str)
 @settings(max_examples=30, deadline=None)
-@given(steps=histories(st.integers(0, 40), inputs=2), parallelism=st.integers(1, 3))
-def test_what_held_is_what_a_loop_finds(how, time, steps, parallelism):
-    check(how, time, steps, parallelism)
+@given(steps=histories(st.integers(0, 40), inputs=2), parallelism=st.integers(1, 3), place=PLACES)
+def test_what_held_is_what_a_loop_finds(how, time, steps, parallelism, place):
+    check(how, time, steps, parallelism, place)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=histories(st.integers(0, 9), restores=False, inputs=2, rows=2), parallelism=st.integers(1, 3))
+def test_rows_that_wait_leave_in_the_same_order_wherever_they_are(steps, parallelism):
+    """Those of equal event time as they came, whatever their keys are."""
+    found = []
+    for place in ("one run", "disk"):
+        with kept_in(place) as folder:
+            model = AsOfModel("left", AsOf())
+            found.append(sent(run(join_node("left", AsOf()), steps, model, parallelism, local_state=folder)))
+    assert found[0] == found[1]
+
+
+def test_rows_that_wait_and_versions_lie_on_the_disk():
+    """All but few, when they are many."""
+    with kept_in("disk") as folder:
+        harness = TwoInputs(join_node("left", AsOf()), max_parallelism=GROUPS, local_state=folder)
+        for number in (LEFT, RIGHT):
+            harness.frame(frame_of([(f"k{place}", place, place) for place in range(100)]), number)
+        (operator,) = harness.operators
+        while operator.go_on():
+            pass
+        for runs in (operator._waiting._stored, operator._versions):
+            assert [run.rows.at_random is not None for run in runs.runs] == [True]
+        assert operator._waiting._held_rows == 0
+        harness.watermark(MAX_WATERMARK)
+        assert [(row["value"], row["other"]) for row in harness.output()] == [(number, number) for number in range(100)]
+        harness.close()
+        del runs, operator, harness
 
 
 @pytest.mark.parametrize("time", [Within(-5, 5), AsOf(), AsOf(8), SlidingWindow(10, 4)], ids=str)

@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
-
 import pytest
 from brute_force import Groups, SessionModel
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from window_cases import GROUPS, LATE, comparable, emitted, frame_of, group_of, histories, late_rows, run, window_node
+from window_cases import (
+    GROUPS,
+    LATE,
+    PLACES,
+    comparable,
+    emitted,
+    frame_of,
+    group_of,
+    histories,
+    kept_in,
+    late_rows,
+    run,
+    window_node,
+)
 
 from penstock.errors import IncompatibleStateError, UserCodeError
 from penstock.expressions import col, when
 from penstock.graph.logical import RETRACTED, SessionWindow
-from penstock.state import sorted_runs
 from penstock.state.sorted_runs import SortedRuns
-from penstock.task.operators import session_store, session_window
+from penstock.task.operators import session_window
 from penstock.testing.harness import OperatorHarness
 from penstock.times import MAX_WATERMARK
 
 TIMES = st.integers(-50, 150)
 GAPS = st.sampled_from([1, 5, 12, 30])
-PLACES = st.sampled_from(["one run", "small runs", "disk"])
-
-
-@contextmanager
-def kept_in(place: str) -> Iterator[Path | None]:
-    """Sessions lie in one run, as few do, or in runs of few, merged in pieces, or those on the local disk."""
-    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
-        if place != "one run":
-            for name in ("_LEAST_ROWS", "_PIECE_ROWS", "_LOOKED_THROUGH_ROWS"):
-                patch.setattr(sorted_runs, name, 2)
-            patch.setattr(session_store, "ROWS_AT_ONCE", 2)
-            patch.setattr(session_window, "ROWS_AT_ONCE", 2)
-        if place == "disk":
-            patch.setattr(sorted_runs, "_ON_DISK_ROWS", 3)
-        yield Path(folder) if place == "disk" else None
-        assert not list(Path(folder).iterdir())
 
 
 def standing(harness):

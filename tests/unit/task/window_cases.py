@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
+import pytest
 from hypothesis import strategies as st
 
 from penstock.batches import EVENT_TIME, WATERMARK
@@ -18,8 +21,10 @@ from penstock.expressions import AggregatePlan, Expr, col, count
 from penstock.graph.logical import Node, Window, WindowAggregate
 from penstock.process_functions import OutputTag
 from penstock.protocol.keygroups import key_group_range, subtask_of
+from penstock.state import sorted_runs
 from penstock.state.hashing import key_group_of
 from penstock.task.combining import Combiner
+from penstock.task.operators import session_store, session_window, waiting_rows
 from penstock.testing.harness import OperatorHarness, input_node
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.types import INT64, STRING, Field, Schema, row_class
@@ -41,7 +46,25 @@ AGGREGATES: tuple[tuple[str, Expr], ...] = (
     ("middle", col("value").approx_quantile(0.5)),
 )
 GROUPS = 8
+PLACES = st.sampled_from(["one run", "small runs", "disk"])
 KEYS = ["a", "b", "c", "d", "e", None]
+
+
+@contextmanager
+def kept_in(place: str) -> Iterator[Path | None]:
+    """Rows lie together, as few do, or in runs of few, merged in pieces, or those on the local disk."""
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
+        if place != "one run":
+            for name in ("_LEAST_ROWS", "_PIECE_ROWS", "_LOOKED_THROUGH_ROWS"):
+                patch.setattr(sorted_runs, name, 2)
+            patch.setattr(session_store, "ROWS_AT_ONCE", 2)
+            patch.setattr(session_window, "ROWS_AT_ONCE", 2)
+            patch.setattr(waiting_rows, "_ROWS_AT_ONCE", 2)
+        if place == "disk":
+            patch.setattr(sorted_runs, "_ON_DISK_ROWS", 3)
+            patch.setattr(waiting_rows, "_HELD_ROWS", 3)
+        yield Path(folder) if place == "disk" else None
+        assert not list(Path(folder).iterdir())
 
 
 def window_node(

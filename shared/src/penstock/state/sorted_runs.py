@@ -428,6 +428,23 @@ def places_in(begin: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[NDAr
     return numbers, np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts - begin, counts)
 
 
+def by_end(passed: Sequence[tuple[TimedRows, NDArray[np.int64]]], rows_at_once: int) -> Iterator[list[TimedRows]]:
+    """Rows that are of no use any more, some at a time: those that were of use longest come last.
+
+    Args:
+        passed: where they stand. In a part those of one are behind each other, in the order of their ends.
+        rows_at_once: so many rows are in a part, but the last.
+    """
+    if not passed:
+        return
+    places = np.concatenate([due for _, due in passed])
+    whose = np.repeat(np.arange(len(passed)), [len(due) for _, due in passed])
+    order = np.argsort(np.concatenate([rows.until[due] for rows, due in passed]), kind="stable")
+    for begin in range(0, len(order), rows_at_once):
+        some = order[begin : begin + rows_at_once]
+        yield [passed[each][0].picked(places[some[whose[some] == each]]) for each in np.unique(whose[some])]
+
+
 def merged(
     runs: Sequence[Run], thinned: Callable[[Run], Run] = lambda run: run, folder: Path | None = None
 ) -> Generator[None, None, Run]:

@@ -7,7 +7,7 @@ pass is kept, and those that will. Rows of either input that come behind the wat
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -20,6 +20,7 @@ from penstock.state.sorted_runs import SortedRuns, TimedRows
 from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.join_rows import LEFT, RIGHT, JoinedSchema, JoiningOperator, JoinState, restored_rows
 from penstock.task.operators.progress import GroupWatermarks
+from penstock.task.operators.waiting_rows import WaitingRows
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 if TYPE_CHECKING:
@@ -37,9 +38,8 @@ class AsOfJoinOperator(JoiningOperator):
         self._keeps_unmet = operation.how == "left"
         self._tolerance = operation.time.tolerance_us
         self._freezes = Freezes()
-        self._versions = SortedRuns(self._schema.keys.names, newest_only=True)
-        self._waiting: list[pl.DataFrame] = []
-        self._earliest = MAX_WATERMARK
+        self._versions = SortedRuns(self._schema.keys.names, newest_only=True, freezes=self._freezes)
+        self._waiting = WaitingRows(self._freezes)
         self._context: OperatorContext
         self._watermarks: GroupWatermarks
 
@@ -47,11 +47,12 @@ class AsOfJoinOperator(JoiningOperator):
         self._context = context
         self._watermarks = GroupWatermarks(context, self._schema.keys.names, restored)
         self._versions.folder = context.local_state
+        self._waiting.lies_in(context.local_state)
         for _, rows in restored_rows(self._schema, restored) if restored is not None else ():
             if isinstance(rows, TimedRows):
                 self._keep(rows)
-            else:
-                self._wait(rows)
+            else:  # those of a full run were sent, perhaps, before the newest delta was written
+                self._waiting.add(rows.filter(pl.Series(rows[EVENT_TIME].to_numpy() > self._watermarks.at_rows(rows))))
 
     # -- rows -----------------------------------------------------------------------------------------------------------
 
@@ -63,7 +64,7 @@ class AsOfJoinOperator(JoiningOperator):
             rows = rows.filter(pl.Series(~late))
         rows = canonical_keys(rows, self._schema.keys)
         if number == LEFT:
-            self._wait(rows)
+            self._waiting.add(rows)
         else:
             self._keep(self._timed(rows))
 
@@ -79,23 +80,15 @@ class AsOfJoinOperator(JoiningOperator):
         ends = np.full(rows.height, MAX_WATERMARK) if self._tolerance is None else times + self._tolerance
         return TimedRows(rows, times, ends, np.zeros(rows.height, np.bool_))
 
-    def _wait(self, rows: pl.DataFrame) -> None:
-        if rows.height:
-            self._waiting.append(rows)
-            self._earliest = min(self._earliest, cast("int", rows[EVENT_TIME].min()))
-
     # -- time -----------------------------------------------------------------------------------------------------------
 
     def go_on(self) -> bool:
-        return self._versions.go_on()
+        return self._versions.go_on() or self._waiting.go_on()
 
     def fire_due(self, watermark: int, output: Output) -> bool:
         reached = self._watermarks.advance(watermark)
-        if self._waiting and self._earliest <= reached:
-            rows = pl.concat(self._waiting)
-            self._waiting, self._earliest = [], MAX_WATERMARK
-            self._wait(rows.filter(pl.col(EVENT_TIME) > reached))
-            self._send(rows.filter(pl.col(EVENT_TIME) <= reached).sort(EVENT_TIME, maintain_order=True), output)
+        for rows in self._waiting.due(reached):
+            self._send(rows, output)
         for _ in self._versions.pass_by(reached):
             pass  # nothing becomes of versions that are too old
         return False
@@ -143,9 +136,8 @@ class AsOfJoinOperator(JoiningOperator):
     # -- snapshots ------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> OperatorSnapshot | None:
-        kept = {RIGHT: self._versions.freeze()}
-        freeze = self._freezes.next(incremental=False)  # rows that wait leave, so a delta is not what came alone
-        state = JoinState(
-            self._schema, self._context.max_parallelism, freeze, kept, list(self._waiting), self._context.local_state
-        )
+        context = self._context
+        kept, waiting = {RIGHT: self._versions.freeze()}, self._waiting.freeze()
+        freeze = self._freezes.next(incremental=context.incremental)
+        state = JoinState(self._schema, context.max_parallelism, freeze, kept, waiting, context.local_state)
         return OperatorSnapshot(keyed=state)

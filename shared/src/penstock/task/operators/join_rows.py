@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -104,14 +104,16 @@ class Met:
 class JoinState(FrozenAt):
     """Rows of both inputs that are kept, and left rows that wait: an `IncrementalPart`.
 
-    What a delta has is added to what came before, and marks rows of that. So all is full where rows wait.
+    What a delta has is added to what came before, and marks rows of that. Rows that wait no more are told from the others
+    by event time.
     """
 
     schema: JoinedSchema
     max_parallelism: int
     freeze: Freeze
     kept: Mapping[int, Sequence[FrozenRun]]
-    waiting: Sequence[pl.DataFrame] = field(default_factory=list["pl.DataFrame"])
+    waiting: Sequence[tuple[int, Iterable[pl.DataFrame]]] = ()
+    """By the windows in which they came."""
     folder: Path | None = None
     """Where state on the local disk lies, if it does."""
     met: Sequence[Met] = ()
@@ -119,16 +121,18 @@ class JoinState(FrozenAt):
     def encoded(self, behind: int) -> Iterable[tuple[int, bytes]]:
         """One segment per key group that has rows."""
         runs = [(number, run) for number, runs in self.kept.items() for run in runs if run.window > behind]
-        others = [self._named(LEFT, rows).with_columns(pl.lit(True).alias(_WAITS)) for rows in self.waiting]
-        if behind not in (EVERYTHING, BASE):
-            others += self._noted([met for met in self.met if met.window > behind])
-        columns = [self._stored(number, run.kept.take(np.empty(0, np.int64))) for number, run in runs]
-        columns += [rows.clear() for rows in others]
+        waiting = [frames for window, frames in self.waiting if window > behind]
+        since = [] if behind in (EVERYTHING, BASE) else [met for met in self.met if met.window > behind]
+        noted = list(self._noted(since))
+        columns = [self._stored(number, run.kept.part(0, 0)) for number, run in runs]
+        columns += [self._waits(pl.DataFrame(schema=self.schema.kept(LEFT))) for _ in waiting[:1]]
+        columns += [rows.clear() for rows in noted]
         if not columns:
             return ()
         none = pl.concat(columns, how="diagonal")
         stored = (self._stored(number, piece) for number, run in runs for piece in run.pieces())
-        frames = (pl.concat([none, rows], how="diagonal") for rows in chain(stored, others))
+        rest = (self._waits(rows) for frames in waiting for rows in frames)
+        frames = (pl.concat([none, rows], how="diagonal") for rows in chain(stored, rest, noted))
         header = added({"kind": _KIND}, behind)
         return encode_segments(header, frames, self.schema.keys, self.max_parallelism, self.folder)
 
@@ -143,6 +147,9 @@ class JoinState(FrozenAt):
             moments = np.concatenate([met.moments for met in since if met.number == number])
             rows = self._named(number, keys).with_columns(pl.Series(_MOMENT, moments)).unique()
             yield rows.with_columns(pl.lit(True).alias(_MARKED), pl.lit(True).alias(_MET))
+
+    def _waits(self, rows: pl.DataFrame) -> pl.DataFrame:
+        return self._named(LEFT, rows).with_columns(pl.lit(True).alias(_WAITS))
 
     def _named(self, number: int, rows: pl.DataFrame) -> pl.DataFrame:
         names = self.schema.keys.names

@@ -18,7 +18,7 @@ from penstock.state.deltas import deltas_by_key
 from penstock.state.freezes import BASE, EVERYTHING, Freeze, Freezes, FrozenAt
 from penstock.state.hashing import hash64_frame, is_among
 from penstock.state.segments import encode_segments
-from penstock.state.sorted_runs import FrozenRun, Run, SortedRuns, TimedRows
+from penstock.state.sorted_runs import FrozenRun, Run, SortedRuns, TimedRows, by_end
 from penstock.task.operators.sessions import END, FIRED, FIRST, Sessions
 
 if TYPE_CHECKING:
@@ -90,18 +90,11 @@ class SessionStore:
 
         In the order of their ends, some at a time: all are to be taken before anything else is asked.
         """
-        passed = list(self._open.passed(watermarks))
-        if passed:
-            places = np.concatenate([due for _, due in passed])
-            whose = np.repeat(np.arange(len(passed)), [len(due) for _, due in passed])
-            order = np.argsort(np.concatenate([rows.until[due] for rows, due in passed]), kind="stable")
-            for begin in range(0, len(order), ROWS_AT_ONCE):
-                some = order[begin : begin + ROWS_AT_ONCE]
-                parts = ((passed[each][0], places[some[whose[some] == each]]) for each in np.unique(whose[some]))
-                over = pl.concat([self._open.sessions(rows.picked(chosen)) for rows, chosen in parts])
-                if self._sent.lateness_us > 0:
-                    self._sent.keep(over, self.window)
-                yield over
+        for parts in by_end(list(self._open.passed(watermarks)), ROWS_AT_ONCE):
+            over = pl.concat([self._open.sessions(rows) for rows in parts])
+            if self._sent.lateness_us > 0:
+                self._sent.keep(over, self.window)
+            yield over
         for _ in self._sent.passed(watermarks):
             pass
 
