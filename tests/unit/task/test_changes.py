@@ -178,6 +178,10 @@ def a_row(chance: random.Random) -> tuple[Any, ...]:
     )
 
 
+def a_change(key: str, number: int, *, gone: bool = False) -> tuple[Any, ...]:
+    return (key, number, 1, 0.5, Decimal(1), Decimal(1), None, ["x"], gone)
+
+
 def frame_of_changes(changes: list[tuple[Any, ...]]) -> pl.DataFrame:
     frame = pl.DataFrame(changes, schema=VALUES.polars(), orient="row")
     return frame.with_columns(pl.lit(7, pl.Int64).alias(EVENT_TIME))

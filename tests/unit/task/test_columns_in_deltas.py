@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from test_changes import a_change, aggregate_node, frame_of_changes
 from test_joins import join_node
 from test_regular_joins import TTL
 from test_regular_joins import frame_of as changes_of_join
@@ -23,6 +24,7 @@ from penstock.protocol.incremental import SnapshotChains
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import SubtaskSnapshot
+from penstock.state import sorted_runs
 from penstock.state.hashing import key_group_of
 from penstock.task.operator import OperatorContext, OperatorSnapshot
 from penstock.task.operators import build_operator
@@ -282,3 +284,31 @@ def test_rows_that_waited_at_a_freeze_are_not_written_again_when_they_become_ses
     snapshot = subtask.take()
     assert len(snapshot.operators["op"].runs[1][0].key_groups) == 1
     assert fired(subtask.restored(snapshot), MAX_WATERMARK) == fired(subtask, MAX_WATERMARK)
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_delta_of_aggregates_of_rows_has_the_rows_that_came_or_went_and_no_others(on_disk, tmp_path, monkeypatch):
+    """Of a key with ten thousand of them, too, whose least one is taken back before and behind a restore."""
+    monkeypatch.setattr(sorted_runs, "_ON_DISK_ROWS", 1_000)
+    node = aggregate_node({"n": count(), "least": col("i").min(), "kinds": col("i").n_unique()})
+    first = Subtask(node, folder=tmp_path if on_disk else None)
+    first.feed(frame_of_changes([a_change("many", number) for number in range(10_000)]))
+    first.feed(frame_of_changes([a_change(f"key {number}", number) for number in range(1_000)]))
+    full = first.take()
+    first.feed(frame_of_changes([a_change("many", 0, gone=True), a_change("many", -5), a_change("many", 7)]))
+    first.feed(frame_of_changes([a_change("key 3", 3, gone=True), a_change("new", 8)]))
+    first.take()
+    first.feed(frame_of_changes([a_change("many", -5, gone=True)]))
+    snapshot = first.take()
+    assert len(snapshot.operators["op"].runs) == 3
+    assert snapshot.written_bytes is not None
+    assert snapshot.written_bytes < full.size_bytes / 20
+    second = first.restored(snapshot)
+    largest = max((run.rows for run in second.operator._others.kept_rows._runs.runs), key=lambda rows: rows.height)
+    assert (largest.at_random is not None) == on_disk
+    gone = [a_change("many", number, gone=True) for number in (1, 7)]
+    for more in (*gone, a_change("key 3", 4), a_change("new", 9)):
+        sent = second.feed(frame_of_changes([more]))
+        assert sent == first.feed(frame_of_changes([more]))
+        assert sent
+    assert sent[-1] == {"key": "new", "n": 2, "least": 8, "kinds": 2, RETRACTED: False, EVENT_TIME: 7}

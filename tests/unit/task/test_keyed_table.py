@@ -83,12 +83,13 @@ def test_rows_are_found_however_many_were_put_at_once(
     least: int, incremental: bool, steps: list[tuple[str, list[int]]]
 ) -> None:
     """Against a dictionary, as tuples and as columns, whatever a snapshot still reads, and in it, and in deltas."""
-    context = SimpleNamespace(incremental=incremental, max_parallelism=4)
+    context = SimpleNamespace(incremental=incremental, max_parallelism=4, local_state=None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keyed_table, "_LEAST_STORED", least)
         patch.setattr(row_store, "_LEAST_ROWS", 2)
         patch.setattr(keyed_table, "_LEAST_UPKEEP", 2)
         table, model, number = KeyedTable(KEYS, ROW_TYPES), dict[int, int](), 0
+        table.open("op", cast("Any", context))
         frozen: list[tuple[FrozenRows, dict[int, int]]] = []
         for step, keys in steps:
             if step == "put":
@@ -126,11 +127,12 @@ def test_rows_are_found_however_many_were_put_at_once(
 @given(steps=_STEPS)
 def test_deltas_add_up_however_many_were_put_at_once(least: int, steps: list[tuple[str, list[int]]]) -> None:
     """What a full run has, and deltas behind it, are what the table has; rows are tuples, or columns."""
-    context = SimpleNamespace(incremental=True, max_parallelism=4)
+    context = SimpleNamespace(incremental=True, max_parallelism=4, local_state=None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keyed_table, "_LEAST_STORED", least)
         patch.setattr(row_store, "_LEAST_ROWS", 2)
         table, written, window, number = KeyedTable(KEYS, ROW_TYPES), dict[int, int | None](), None, 0
+        table.open("op", cast("Any", context))
         for step, keys in steps:
             if step == "put":
                 table.put(keys, rows_of(list(range(number, number + len(keys)))))

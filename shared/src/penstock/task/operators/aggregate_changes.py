@@ -21,10 +21,12 @@ from penstock.expressions import AggregatePlan, Expr, columns_of, count, is_of_d
 from penstock.graph.logical import RETRACTED, AggregateChanges, Node
 from penstock.state.columns import canonical_keys, key_values
 from penstock.state.counted_rows import COUNT, CountedRows
+from penstock.state.freezes import Freezes
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.changes import changes, count_of_change
 from penstock.task.operators.keyed_table import INDEX, KeyedTable
+from penstock.task.operators.levels import Part
 from penstock.types import Schema, polars_type, schema_to_json, type_to_json
 
 _KIND: Final = "aggregate-changes"
@@ -46,16 +48,19 @@ class AggregateChangesOperator(Operator):
         summed = [(name, expr) for name, expr in operation.aggregates if is_subtractable(expr)]
         self._sums = _Sums(summed, source.schema, self._keys, self._where)
         others = [(name, expr) for name, expr in operation.aggregates if not is_subtractable(expr)]
-        self._others = _OfRows(others, source.schema, self._keys, self._where) if others else None
         results = {name: polars_type(node.schema.field(name).type) for name, _ in operation.aggregates}
         self._stored = {f"{_RESULT}_{name}": name for name in results}
         sent = {stored: results[name] for stored, name in self._stored.items()}
         self._table = KeyedTable(self._keys, {**self._sums.types, **sent})
+        schema, freezes = source.schema, self._table.freezes
+        self._others = _OfRows(others, schema, self._keys, self._where, freezes) if others else None
         self._context: OperatorContext
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._context = context
-        self._table.open(self._operator, context, has_deltas=self._others is None)
+        self._table.open(self._operator, context)
+        if self._others is not None:
+            self._others.kept_rows.lies_in(context.local_state)
         if restored is not None:
             self._restore(restored)
 
@@ -111,7 +116,7 @@ class AggregateChangesOperator(Operator):
         self._table.close()
 
     def snapshot(self) -> OperatorSnapshot | None:
-        beside = None if self._others is None else self._others.freeze()
+        beside = () if self._others is None else self._others.freeze()
         return OperatorSnapshot(keyed=self._table.freeze(self._header(), self._context, beside))
 
     def _restore(self, restored: RestoredState) -> None:
@@ -169,14 +174,16 @@ class _Sums:
 class _OfRows:
     """Aggregates that are computed from the rows, as far as these aggregates look at them."""
 
-    def __init__(self, aggregates: Sequence[tuple[str, Expr]], schema: Schema, keys: Schema, where: str) -> None:
+    def __init__(
+        self, aggregates: Sequence[tuple[str, Expr]], schema: Schema, keys: Schema, where: str, freezes: Freezes
+    ) -> None:
         read = frozenset[str]().union(*(columns_of(expr) for _, expr in aggregates))
         self.kept = Schema(tuple(field for field in schema if field.name in keys or field.name in read))
         """The columns of a row that is kept."""
         self._names = [name for name, _ in aggregates]
         self._plan = AggregatePlan.build(aggregates, schema, where, event_time=False)
         self._distinct = all(is_of_distinct(expr) for _, expr in aggregates)
-        self.kept_rows = CountedRows(keys.names, self.kept.polars())
+        self.kept_rows = CountedRows(keys.names, self.kept.polars(), freezes=freezes)
 
     def results(self, rows: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
         """Keep the rows, or no longer; the results of all rows of these keys, in their order."""
@@ -191,9 +198,9 @@ class _OfRows:
         results = partials.select(INDEX, *self._plan.finish)
         return numbers.join(results, on=INDEX, how="left", maintain_order="left").select(self._names)
 
-    def freeze(self) -> list[pl.DataFrame]:
+    def freeze(self) -> list[Part]:
         """All rows as they are now."""
-        return [run.rows().frame for run in self.kept_rows.freeze()]
+        return [Part(run.rows().frame, run.window) for run in self.kept_rows.freeze()]
 
     def load(self, rows: pl.DataFrame) -> None:
         """Add rows of a snapshot."""

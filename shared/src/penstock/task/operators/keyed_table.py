@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from operator import itemgetter
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import polars as pl
@@ -25,7 +25,11 @@ from penstock.state.rocks.table import FrozenRocksTable, RocksTable
 from penstock.state.row_store import RowStore, RowView
 from penstock.state.segments import encode_segments
 from penstock.task.operator import OperatorContext
+from penstock.task.operators.levels import Part
 from penstock.types import Schema
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 INDEX: Final = "__index"
 """Int64: which of the keys that were asked for a row belongs to."""
@@ -50,6 +54,7 @@ class KeyedTable:
         self.keys = keys
         self.types = types
         self.freezes = Freezes()
+        self._incremental = False
         self._table: Table | RocksTable = Table(freezes=self.freezes)
         self._store = None if one_by_one or not types else RowStore(types)
 
@@ -59,12 +64,12 @@ class KeyedTable:
         Args:
             operator: whose rows they are, for messages.
             context: the operator's.
-            has_deltas: whether it freezes without other frames beside the rows.
+            has_deltas: whether a snapshot may have only what came since an earlier one.
         """
+        self._incremental = context.incremental and has_deltas
         if context.local_state is not None:
-            incremental = context.incremental and has_deltas
             place = (context.max_parallelism, context.local_state)
-            self._table = RocksTable(operator, self.keys, *place, incremental=incremental)
+            self._table = RocksTable(operator, self.keys, *place, incremental=self._incremental)
             self._store = None
 
     def find(self, keys: Sequence[Any]) -> pl.DataFrame:
@@ -122,21 +127,18 @@ class KeyedTable:
         """Do a share of the work that snapshots left, after a batch that touched so many keys."""
         self._table.maintain(max(_LEAST_UPKEEP, 4 * touched))
 
-    def freeze(
-        self, header: Mapping[str, Any], context: OperatorContext, beside: Sequence[pl.DataFrame] | None = None
-    ) -> FrozenRows:
+    def freeze(self, header: Mapping[str, Any], context: OperatorContext, beside: Sequence[Part] = ()) -> FrozenRows:
         """The rows as they are now.
 
         Args:
             header: of their segments.
             context: the operator's.
-            beside: frames with other columns in the same snapshot, which have the keys too. An operator that has such
-                has full snapshots: a delta is of the table alone.
+            beside: frames with other columns in the same snapshot, which have the keys too. What a delta has of them is
+                added to what was there, so its rows have `COUNT`.
         """
-        frozen = self._table.freeze()
-        freeze = self.freezes.next(incremental=context.incremental and beside is None)
-        max_parallelism = context.max_parallelism
-        return FrozenRows(frozen, self._view(), freeze, self.keys, self.types, header, max_parallelism, beside or ())
+        frozen, freeze = self._table.freeze(), self.freezes.next(incremental=self._incremental)
+        place = (context.max_parallelism, context.local_state)
+        return FrozenRows(frozen, self._view(), freeze, self.keys, self.types, header, beside, *place)
 
     def load(self, rows: pl.DataFrame) -> list[Any]:
         """Add the rows of a segment; returns their keys."""
@@ -155,17 +157,19 @@ class FrozenRows(FrozenAt):
 
     def __init__(
         self, frozen: FrozenTable | FrozenRocksTable, stored: RowView | None, freeze: Freeze, keys: Schema,
-        types: Mapping[str, pl.DataType],
-        header: Mapping[str, Any], max_parallelism: int, beside: Sequence[pl.DataFrame],
+        types: Mapping[str, pl.DataType], header: Mapping[str, Any], beside: Sequence[Part], max_parallelism: int,
+        folder: Path | None,
     ) -> None:  # fmt: skip
+        """`folder` is where state on the local disk lies, if it does: many rows are put in order there."""
         self.freeze = freeze
         self._frozen = frozen
         self._stored = stored
         self._keys = keys
         self._types = types
         self._header = header
-        self._max_parallelism = max_parallelism
         self._beside = beside
+        self._max_parallelism = max_parallelism
+        self._folder = folder
 
     def knows_since(self, window: int) -> bool:
         """Whether all is known that came since that freeze."""
@@ -174,22 +178,33 @@ class FrozenRows(FrozenAt):
     def encoded(self, behind: int) -> Iterator[tuple[int, bytes]]:
         """Segments of the key groups that have rows, or had rows that were removed.
 
-        One of each, but of rows from the disk: those are never all in memory, if the operator has no frames beside them.
+        One of each, but of rows from the disk that have no frames beside them: those come in the order of key groups.
         """
         everything = behind in (EVERYTHING, BASE)
-        frames = self._frames() if everything else self._changed(behind)
         header = self._header if everything else {**self._header, BY_ROW: True}
+        frames, beside = self._rows(behind), [part.frame for part in self._beside if part.window > behind]
+        if self._frozen.by_key_group and not beside:
+            for frame in frames:
+                yield from encode_segments(header, [frame], self._keys, self._max_parallelism)
+            return
+        if beside:
+            frames = self._with_all_columns(frames, beside, everything=everything)
+        yield from encode_segments(header, frames, self._keys, self._max_parallelism, self._folder)
+
+    def _with_all_columns(
+        self, frames: Iterable[pl.DataFrame], beside: Sequence[pl.DataFrame], *, everything: bool
+    ) -> Iterator[pl.DataFrame]:
+        own = {**self._keys.polars(), **self._types, **({} if everything else {REMOVED: pl.Boolean()})}
+        none = pl.concat([pl.DataFrame(schema=own), *(frame.clear() for frame in beside)], how="diagonal")
+        pieces = (piece for frame in beside for piece in frame.iter_slices(_ROWS_PER_FRAME))
+        return (pl.concat([none, rows], how="diagonal") for rows in chain(frames, pieces))
+
+    def _rows(self, behind: int) -> Iterator[pl.DataFrame]:
+        """Those of the table; what is frozen is given back as soon as the last one is taken."""
         try:
-            if self._frozen.by_key_group and not self._beside:
-                for frame in frames:
-                    yield from encode_segments(header, [frame], self._keys, self._max_parallelism)
-                return
-            together = [*frames, *self._beside]
+            yield from self._frames() if behind in (EVERYTHING, BASE) else self._changed(behind)
         finally:
             self._frozen.release()
-        if self._beside:
-            together = pl.collect_all([pl.concat([frame.lazy() for frame in together], how="diagonal")])
-        yield from encode_segments(header, together, self._keys, self._max_parallelism)
 
     def _changed(self, behind: int) -> Iterator[pl.DataFrame]:
         entries, nothing = self._frozen.since(behind), (None,) * len(self._types)

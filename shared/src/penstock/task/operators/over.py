@@ -20,6 +20,7 @@ from penstock.state.columns import canonical_keys, key_values
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.keyed_table import INDEX, Expiry, KeyedTable
+from penstock.task.operators.levels import Part
 from penstock.task.operators.over_plan import KEY, PLACE, TIMES, OverPlan, with_lists
 from penstock.task.operators.progress import GroupWatermarks, LateRows
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
@@ -173,7 +174,7 @@ class OverOperator(Operator):
     def snapshot(self) -> OperatorSnapshot | None:
         pending = [frame for frame in (self._due, *self._pending) if frame.height]
         header = {"kind": _KIND, "state": {name: str(kind) for name, kind in self._table.types.items()}}
-        beside = [self._stored(frame) for frame in pending]
+        beside = [Part(self._stored(frame), self._table.freezes.current) for frame in pending]
         return OperatorSnapshot(keyed=self._table.freeze(header, self._context, beside))
 
     def _stored(self, rows: pl.DataFrame) -> pl.DataFrame:
