@@ -99,6 +99,8 @@ class Extras:
 
     def _check_event_time(self, tasks: list[Task]) -> None:
         """I14: the subtasks behind sources are as far as those that have splits, whatever others have not."""
+        if any(task.paused for task in tasks):
+            return  # a source that opens while it is paused says only behind it that it has no splits
         reached = [t.operator.watermark for t in tasks if t.vertex == "s" and t.source.progress is not None]
         if not reached:
             return  # no source has opened its splits in this attempt yet

@@ -60,7 +60,8 @@ class Task:
         self._scheduled = False
         self._opened = False
         self._exhausted = False
-        self._paused = False
+        self.paused = False
+        """Whether the source reads nothing, until what was asked of the job is done or has come to nothing."""
         self._committing = False
         self._offset = deploy.start_offset
         """Behind the last frame that was handled."""
@@ -236,7 +237,7 @@ class Task:
             self._wake()
             return
         opening = self.direct and self.state == "initializing"
-        if self.vertex == "s" and not (blocked or opening or self._paused or self._exhausted):
+        if self.vertex == "s" and not (blocked or opening or self.paused or self._exhausted):
             self._read_source()
             if not self.gone:
                 self._wake(self.world.scenario.pace_ms)
@@ -335,7 +336,7 @@ class Task:
                 self.advance(MAX_WATERMARK)
                 self.sender.flush()
             case subtask.SetPaused():
-                self._paused = command.paused
+                self.paused = command.paused
             case subtask.Publish():
                 self._publish(command)
             case subtask.ReportEnded():
