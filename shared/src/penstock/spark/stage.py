@@ -31,6 +31,7 @@ from penstock.spark.splits import RunSplit
 from penstock.spark.state import NO_STATE, StageState
 from penstock.spark.taskwork import TaskWork
 from penstock.spark.wire import PARTITION, StageEdge
+from penstock.task.collection import ease_collection
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ class TaskContext:
     def work(self, subtask: int, part: int = 0) -> TaskWork:
         """What the chains of one subtask share; `part`: which part of its first split it reads."""
         attempt = f"{self.task.execution}-{self.attempt.id}"
+        ease_collection()
         return TaskWork(
             self.vertex,
             self.plan,

@@ -37,6 +37,7 @@ from penstock.protocol.messages import (
 from penstock.protocol.subtask import AbortRead, CompletionRead, FinishRead, MarkerRead
 from penstock.protocol.unsendable import cut
 from penstock.protocol.worker import LEADER_SILENCE_MS, HandToTasks, StartTask, StopTasks, WorkerCommand, WorkerMachine
+from penstock.task.collection import ease_collection
 from penstock.task.committing_subtask import CommittingRunner
 from penstock.task.environment import Services, TaskEnvironment
 from penstock.task.exchange_io import CreditReport
@@ -44,7 +45,6 @@ from penstock.task.inbox import Inbox
 from penstock.task.publishing_subtask import PublishingRunner
 from penstock.task.subtask import SubtaskRunner
 from penstock.task.task_loop import TaskLoop
-from penstock.taskmanager.collection import ease_collection
 from penstock.taskmanager.event_appender import append_events
 from penstock.taskmanager.job_loading import JobLoader
 
