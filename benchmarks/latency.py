@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import statistics
+from itertools import dropwhile, takewhile
 
 from benchmarks.curves import bars
 from benchmarks.running import ROOT
@@ -20,14 +21,13 @@ HEADING = "### How soon a result is there"
 def latencies(page: str) -> dict[str, dict[str, float]]:
     """The median p50 of each system, by what is measured."""
     section = page.partition(HEADING)[2].partition("\n#")[0]
-    head, _, *rows = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("|")
-    ]
+    below = dropwhile(lambda line: not line.startswith("|"), section.splitlines())
+    table = takewhile(lambda line: line.startswith("|"), below)
+    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
     found: dict[str, dict[str, float]] = {}
     for name, *cells in rows:
         of = {system: _medians(cell) for system, cell in zip(head[1:3], cells, strict=False)}
-        if any(of.values()):  # a row of that table: others of the section have no runs of three figures
-            found[_plain(name)] = {system: statistics.median(runs) for system, runs in of.items() if runs}
+        found[_plain(name)] = {system: statistics.median(runs) for system, runs in of.items() if runs}
     return found
 
 
