@@ -56,15 +56,19 @@ class Subtask:
 
     def feed(self, frame: pl.DataFrame, number: int = 0) -> list[dict[str, Any]]:
         """A batch; what is sent for it."""
-        before = len(self.output.frames)
         self.operator.process_input(number, frame, self.output)
-        return [row for sent in self.output.frames[before:] for row in sent.to_dicts()]
+        return self._sent()
 
     def advance(self, watermark: int) -> list[dict[str, Any]]:
         """Event time comes on; what is sent because of that."""
-        before, self.reached = len(self.output.frames), watermark
+        self.reached = watermark
         self.operator.advance(watermark, self.output)
-        return [row for sent in self.output.frames[before:] for row in sent.to_dicts()]
+        return self._sent()
+
+    def _sent(self) -> list[dict[str, Any]]:
+        rows = [row for frame in self.output.frames for row in frame.to_dicts()]
+        self.output.frames.clear()
+        return rows
 
     def take(self) -> SubtaskSnapshot:
         """A checkpoint."""
