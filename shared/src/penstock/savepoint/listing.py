@@ -31,7 +31,7 @@ def rows_of(savepoint: Savepoint, uid: str) -> pl.DataFrame:
     frames = [
         _readable(header, rows) if header["kind"] == OBJECTS else rows for _, header, rows in savepoint.segments(uid)
     ]
-    return pl.concat(frames, how="vertical_relaxed") if frames else pl.DataFrame()
+    return pl.concat(frames, how="diagonal_relaxed") if frames else pl.DataFrame()
 
 
 def _readable(header: dict[str, Any], rows: pl.DataFrame) -> pl.DataFrame:

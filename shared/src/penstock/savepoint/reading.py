@@ -164,7 +164,7 @@ class Savepoint:
         self._require_keys(uid)
         groups = groupby(self.segments(uid, key_groups), lambda segment: segment[0])
         return (
-            (group, pl.concat(map(make, tables.merged(segment[1:] for segment in segments)), how="vertical_relaxed"))
+            (group, pl.concat(map(make, tables.merged(segment[1:] for segment in segments)), how="diagonal_relaxed"))
             for group, segments in groups
         )
 
@@ -318,7 +318,7 @@ class Savepoint:
     ) -> pl.DataFrame:
         segments = tables.merged((header, rows) for _, header, rows in self.segments(uid, key_groups))
         frames = [make(segment) for segment in segments] or [make(self._empty(uid))]
-        return pl.concat(frames, how="vertical_relaxed")
+        return pl.concat(frames, how="diagonal_relaxed")
 
     def _broadcast(self, uid: str, state: str) -> pl.DataFrame:
         """A state that all subtasks have: that of the first is what a job starts with."""

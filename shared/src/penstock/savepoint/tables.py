@@ -67,14 +67,14 @@ def no_rows(keys: Schema) -> pl.DataFrame:
 
 
 def merged(segments: Iterable[Segment]) -> list[Segment]:
-    """The segments with the rows of equal headers in one frame."""
+    """The segments with the rows of equal headers in one frame; a segment lacks columns that none of its rows has."""
     together: list[tuple[dict[str, Any], list[pl.DataFrame]]] = []
     for header, rows in segments:
         if together and together[-1][0] == header:
             together[-1][1].append(rows)
         else:
             together.append((header, [rows]))
-    return [(header, pl.concat(frames)) for header, frames in together]
+    return [(header, pl.concat(frames, how="diagonal")) for header, frames in together]
 
 
 def rows_of_state(segment: Segment, name: str) -> pl.DataFrame:
