@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 from test_changes import a_change, aggregate_node, frame_of_changes
 from test_joins import join_node
+from test_over import over_node
 from test_regular_joins import TTL
 from test_regular_joins import frame_of as changes_of_join
 from test_regular_joins import join_node as regular_join_node
@@ -18,8 +19,8 @@ from window_cases import frame_of, kept_in, window_node
 
 from penstock.adapters.memory import MemoryBlobs
 from penstock.batches import EVENT_TIME
-from penstock.expressions import col, count
-from penstock.graph.logical import RETRACTED, AsOf, Node, SessionWindow, TumblingWindow, Within
+from penstock.expressions import col, count, lag
+from penstock.graph.logical import RETRACTED, AsOf, CumulativeWindow, Node, SessionWindow, TumblingWindow, Within
 from penstock.protocol.incremental import SnapshotChains
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifests import Manifest
@@ -27,7 +28,7 @@ from penstock.protocol.messages import SubtaskSnapshot
 from penstock.state import sorted_runs
 from penstock.state.hashing import key_group_of
 from penstock.task.operator import OperatorContext, OperatorSnapshot
-from penstock.task.operators import build_operator
+from penstock.task.operators import build_operator, waiting_rows
 from penstock.task.snapshots import FrozenSubtask, chains_of, restore_operator, upload
 from penstock.testing.harness import Collector
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
@@ -249,6 +250,57 @@ def test_a_window_fires_once_per_key_whatever_layers_its_rows_come_back_from():
     fired = restored.advance(MAX_WATERMARK)
     assert len(fired) == 1_000
     assert [(row["n"], row["total"]) for row in fired if row["key"] == "key 3"] == [(3, 423)]
+
+
+def test_a_delta_of_windows_that_grow_has_what_came_also_where_panes_were_brought_together_since():
+    """Of a thousand keys in the first pane one comes again in the second, and both are in the third window."""
+    window = CumulativeWindow(100, 10)
+    first = Subtask(window_node(window, aggregates=[("n", count()), ("total", col("value").sum())]))
+    first.feed(frame_of([(f"key {number}", 1, number) for number in range(1_000)]))
+    full = first.take()
+    first.feed(frame_of([("key 3", 11, 20)]))
+    assert len(fired(first, 10)) == 1_000
+    assert len(first.take().operators["op"].runs) == 2
+    first.feed(frame_of([("key 5", 12, 300), ("key 5", 25, 4_000)]))
+    assert {("key 3", 2, 23), ("key 5", 2, 305)} <= set(fired(first, 20))
+    snapshot = first.take()
+    assert len(snapshot.operators["op"].runs) == 3
+    assert snapshot.written_bytes is not None
+    assert snapshot.written_bytes < full.size_bytes / 5
+    second = first.restored(snapshot)
+    sent = fired(second, 30)
+    assert sent == fired(first, 30)
+    assert len(sent) == 1_000
+    assert {("key 3", 2, 23), ("key 5", 3, 4_305)} <= set(sent)
+    assert fired(second, MAX_WATERMARK) == fired(first, MAX_WATERMARK)
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_delta_of_rows_beside_rows_has_the_keys_that_changed_and_rows_that_came(on_disk, tmp_path, monkeypatch):
+    """A thousand wait at the full run; those of which it was time since are not computed again behind a restore."""
+    monkeypatch.setattr(waiting_rows, "_HELD_ROWS", 500)
+    columns = {"n": count(), "total": col("value").sum(), "before": lag("value")}
+    first = Subtask(over_node(columns), folder=tmp_path if on_disk else None)
+    first.feed(frame_of([(f"key {number}", 1, number) for number in range(1_000)]))
+    assert len(first.advance(1)) == 1_000
+    first.feed(frame_of([(f"key {number}", 500, 2 * number) for number in range(1_000)]))
+    first.feed(frame_of([("key 3", 9, 100), ("new", 9, 1)]))
+    full = first.take()
+    assert [(row["key"], row["n"], row["total"], row["before"]) for row in first.advance(9)] == [
+        ("key 3", 2, 103, 3), ("new", 1, 1, None)]  # fmt: skip
+    first.feed(frame_of([("key 5", 500, 7), ("key 3", 20, 1_000)]))
+    snapshot = first.take()
+    assert len(snapshot.operators["op"].runs) == 2
+    assert snapshot.written_bytes is not None
+    assert snapshot.written_bytes < full.size_bytes / 5
+    second = first.restored(snapshot)
+    sent = second.advance(MAX_WATERMARK)
+    assert by_content(sent) == by_content(first.advance(MAX_WATERMARK))
+    assert len(sent) == 1_002
+    assert [(row["total"], row["before"]) for row in sent if row["key"] == "key 3"] == [(1_103, 100), (1_109, 1_000)]
+    assert [row["before"] for row in sent if row["key"] == "key 5"] == [5, 10]
+    second.operator.close()
+    first.operator.close()
 
 
 def fired(subtask: Subtask, watermark: int) -> list[tuple[Any, ...]]:

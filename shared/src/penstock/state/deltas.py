@@ -10,7 +10,7 @@ of the operator's segments, `replaced` the hashes of keys (base64 of little-endi
 that runs before it have. A key without rows is gone.
 
 Those of tables have the *rows* of keys that have changed (`BY_ROW`): of a key the last one counts, unless it is
-`REMOVED`. Counted rows beside them, which have a `COUNT`, all count.
+`REMOVED`. Rows beside them, which have a `COUNT`, all count: what is merged of such adds, as the next kind does.
 
 Those of partial aggregates, of counted rows and of joins only *add* (`ADDS`) to what came before: the operator brings
 together what is there several times when it is restored, and nobody else can.
@@ -119,6 +119,7 @@ def _merged_by_row(operator: str, decoded: Sequence[tuple[dict[str, Any], pl.Dat
     rows = pl.concat([rows for _, rows in decoded], how="diagonal").with_columns(pl.col(REMOVED).fill_null(value=False))
     keys, beside = [field["name"] for field in headers[-1]["keys"]], rows.clear()
     if COUNT in rows.columns:
+        headers[-1][ADDS] = True
         beside, rows = (rows.filter(counts) for counts in (pl.col(COUNT).is_not_null(), pl.col(COUNT).is_null()))
     newest = rows.unique(keys, keep="last", maintain_order=True).filter(~pl.col(REMOVED))
     return encode_segment(headers[-1], pl.concat([newest, beside]).drop(REMOVED))

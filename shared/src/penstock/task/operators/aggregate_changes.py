@@ -25,8 +25,7 @@ from penstock.state.freezes import Freezes
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.changes import changes, count_of_change
-from penstock.task.operators.keyed_table import INDEX, KeyedTable
-from penstock.task.operators.levels import Part
+from penstock.task.operators.keyed_table import INDEX, Beside, KeyedTable
 from penstock.types import Schema, polars_type, schema_to_json, type_to_json
 
 _KIND: Final = "aggregate-changes"
@@ -116,7 +115,7 @@ class AggregateChangesOperator(Operator):
         self._table.close()
 
     def snapshot(self) -> OperatorSnapshot | None:
-        beside = () if self._others is None else self._others.freeze()
+        beside = None if self._others is None else self._others.freeze()
         return OperatorSnapshot(keyed=self._table.freeze(self._header(), self._context, beside))
 
     def _restore(self, restored: RestoredState) -> None:
@@ -198,9 +197,10 @@ class _OfRows:
         results = partials.select(INDEX, *self._plan.finish)
         return numbers.join(results, on=INDEX, how="left", maintain_order="left").select(self._names)
 
-    def freeze(self) -> list[Part]:
+    def freeze(self) -> Beside:
         """All rows as they are now."""
-        return [Part(run.rows().frame, run.window) for run in self.kept_rows.freeze()]
+        frames = [(run.window, [run.rows().frame]) for run in self.kept_rows.freeze()]
+        return Beside({**self.kept.polars(), COUNT: pl.Int64()}, frames)
 
     def load(self, rows: pl.DataFrame) -> None:
         """Add rows of a snapshot."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import numpy as np
 import polars as pl
@@ -25,7 +25,6 @@ from penstock.state.rocks.table import FrozenRocksTable, RocksTable
 from penstock.state.row_store import RowStore, RowView
 from penstock.state.segments import encode_segments
 from penstock.task.operator import OperatorContext
-from penstock.task.operators.levels import Part
 from penstock.types import Schema
 
 if TYPE_CHECKING:
@@ -38,6 +37,15 @@ _LEAST_STORED: Final = 512
 """So many rows at once, or more, stay columns."""
 _LEAST_UPKEEP: Final = 4_096
 _BUCKETS: Final = 8
+
+
+class Beside(NamedTuple):
+    """Rows beside those of a table. What a delta has of them is added to what was there."""
+
+    types: Mapping[str, pl.DataType]
+    """Their columns, the keys and `COUNT` among them: in any order, and not in every frame alike."""
+    frames: Sequence[tuple[int, Iterable[pl.DataFrame]]]
+    """By the windows in which they came; taken once, from any thread."""
 
 
 class KeyedTable:
@@ -58,15 +66,14 @@ class KeyedTable:
         self._table: Table | RocksTable = Table(freezes=self.freezes)
         self._store = None if one_by_one or not types else RowStore(types)
 
-    def open(self, operator: str, context: OperatorContext, *, has_deltas: bool = True) -> None:
+    def open(self, operator: str, context: OperatorContext) -> None:
         """Called once, before any row is there: the rows live where the context says.
 
         Args:
             operator: whose rows they are, for messages.
             context: the operator's.
-            has_deltas: whether a snapshot may have only what came since an earlier one.
         """
-        self._incremental = context.incremental and has_deltas
+        self._incremental = context.incremental
         if context.local_state is not None:
             place = (context.max_parallelism, context.local_state)
             self._table = RocksTable(operator, self.keys, *place, incremental=self._incremental)
@@ -127,14 +134,15 @@ class KeyedTable:
         """Do a share of the work that snapshots left, after a batch that touched so many keys."""
         self._table.maintain(max(_LEAST_UPKEEP, 4 * touched))
 
-    def freeze(self, header: Mapping[str, Any], context: OperatorContext, beside: Sequence[Part] = ()) -> FrozenRows:
+    def freeze(
+        self, header: Mapping[str, Any], context: OperatorContext, beside: Beside | None = None
+    ) -> FrozenRows:
         """The rows as they are now.
 
         Args:
             header: of their segments.
             context: the operator's.
-            beside: frames with other columns in the same snapshot, which have the keys too. What a delta has of them is
-                added to what was there, so its rows have `COUNT`.
+            beside: other rows in the same snapshot.
         """
         frozen, freeze = self._table.freeze(), self.freezes.next(incremental=self._incremental)
         place = (context.max_parallelism, context.local_state)
@@ -157,7 +165,7 @@ class FrozenRows(FrozenAt):
 
     def __init__(
         self, frozen: FrozenTable | FrozenRocksTable, stored: RowView | None, freeze: Freeze, keys: Schema,
-        types: Mapping[str, pl.DataType], header: Mapping[str, Any], beside: Sequence[Part], max_parallelism: int,
+        types: Mapping[str, pl.DataType], header: Mapping[str, Any], beside: Beside | None, max_parallelism: int,
         folder: Path | None,
     ) -> None:  # fmt: skip
         """`folder` is where state on the local disk lies, if it does: many rows are put in order there."""
@@ -182,21 +190,25 @@ class FrozenRows(FrozenAt):
         """
         everything = behind in (EVERYTHING, BASE)
         header = self._header if everything else {**self._header, BY_ROW: True}
-        frames, beside = self._rows(behind), [part.frame for part in self._beside if part.window > behind]
-        if self._frozen.by_key_group and not beside:
+        frames, others = self._rows(behind), self._others(behind)
+        if self._frozen.by_key_group and not others:
             for frame in frames:
                 yield from encode_segments(header, [frame], self._keys, self._max_parallelism)
             return
-        if beside:
-            frames = self._with_all_columns(frames, beside, everything=everything)
+        if others:
+            frames = self._with_all_columns(frames, others, everything=everything)
         yield from encode_segments(header, frames, self._keys, self._max_parallelism, self._folder)
 
+    def _others(self, behind: int) -> list[Iterable[pl.DataFrame]]:
+        return [] if self._beside is None else [frames for window, frames in self._beside.frames if window > behind]
+
     def _with_all_columns(
-        self, frames: Iterable[pl.DataFrame], beside: Sequence[pl.DataFrame], *, everything: bool
+        self, frames: Iterable[pl.DataFrame], others: Iterable[Iterable[pl.DataFrame]], *, everything: bool
     ) -> Iterator[pl.DataFrame]:
+        assert self._beside is not None
         own = {**self._keys.polars(), **self._types, **({} if everything else {REMOVED: pl.Boolean()})}
-        none = pl.concat([pl.DataFrame(schema=own), *(frame.clear() for frame in beside)], how="diagonal")
-        pieces = (piece for frame in beside for piece in frame.iter_slices(_ROWS_PER_FRAME))
+        none = pl.DataFrame(schema={**own, **self._beside.types})
+        pieces = (piece for some in others for frame in some for piece in frame.iter_slices(_ROWS_PER_FRAME))
         return (pl.concat([none, rows], how="diagonal") for rows in chain(frames, pieces))
 
     def _rows(self, behind: int) -> Iterator[pl.DataFrame]:

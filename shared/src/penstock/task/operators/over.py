@@ -1,6 +1,6 @@
 """`over` on a keyed stream: every row beside the rows of its key before it, by event time: Flink's OverAggregate.
 
-Rows wait until the watermark has passed their event time; then they are sorted once and computed together, at most so
+Rows wait until the watermark has passed their event time; then they are computed together in order of it, at most so
 many at a time that others get their turn. So nothing depends on when watermarks come or how rows were batched.
 
 Responsible for what is due and late, for what is remembered of keys and for how long, and for snapshots; what is computed
@@ -9,6 +9,7 @@ is `over_plan`'s business.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, cast
 
 import polars as pl
@@ -17,12 +18,13 @@ from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.errors import IncompatibleStateError
 from penstock.graph.logical import Node
 from penstock.state.columns import canonical_keys, key_values
+from penstock.state.counted_rows import COUNT
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
-from penstock.task.operators.keyed_table import INDEX, Expiry, KeyedTable
-from penstock.task.operators.levels import Part
+from penstock.task.operators.keyed_table import INDEX, Beside, Expiry, KeyedTable
 from penstock.task.operators.over_plan import KEY, PLACE, TIMES, OverPlan, with_lists
 from penstock.task.operators.progress import GroupWatermarks, LateRows
+from penstock.task.operators.waiting_rows import WaitingRows
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.types import polars_type
 
@@ -48,9 +50,9 @@ class OverOperator(Operator):
         self._late = LateRows(node)
         self._table = KeyedTable(self._keys, self._plan.types, one_by_one=self._plan.reaches_back)
         self._expiry = Expiry(self._plan.operation.within_us or 0) if self._plan.reaches_back else None
-        self._pending: list[pl.DataFrame] = []
-        self._earliest = MAX_WATERMARK
-        self._due = pl.DataFrame(schema=self._input)
+        self._waiting = WaitingRows(self._table.freezes)
+        self._passing: Iterator[None] | None = None
+        """What is left of computing rows that are due, if anything is."""
         self._before_end = MIN_WATERMARK
         """Rows that wait for others until the end of the input leave with a time behind this one."""
         self._context: OperatorContext
@@ -58,7 +60,8 @@ class OverOperator(Operator):
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._context = context
-        self._table.open(self._operator, context, has_deltas=False)
+        self._table.open(self._operator, context)
+        self._waiting.lies_in(context.local_state)
         self._watermarks = GroupWatermarks(context, self._by, restored)
         self._before_end = self._watermarks.highest
         if restored is not None:
@@ -71,51 +74,46 @@ class OverOperator(Operator):
         if late.any():
             self._late.refuse(frame.filter(late), output, self._context.metrics)
             frame = frame.filter(~late)
-        self._wait(canonical_keys(frame.select(list(self._input)), self._keys))
+        self._waiting.add(canonical_keys(frame.select(list(self._input)), self._keys))
 
-    def _wait(self, rows: pl.DataFrame) -> None:
-        if rows.height:
-            self._pending.append(rows)
-            self._earliest = min(self._earliest, cast("int", rows[EVENT_TIME].min()))
+    def go_on(self) -> bool:
+        return self._waiting.go_on()
 
     def fire_due(self, watermark: int, output: Output) -> bool:
+        if self._passing is None:
+            self._passing = self._pass(watermark, output)
+        for _ in self._passing:
+            return True
+        self._passing = None
+        return False
+
+    def _pass(self, watermark: int, output: Output) -> Iterator[None]:
         if watermark != MAX_WATERMARK:
             self._before_end = max(self._before_end, watermark)
         reached = self._watermarks.advance(watermark)
-        if not self._due.height and self._pending and self._earliest <= reached:
-            self._take_due(reached)
-        if self._due.height:
-            self._send(self._next_part(), output)
-            if self._due.height:
-                return True
+        for due in self._waiting.due(reached):
+            for part in self._parts(due):
+                self._send(part, output)
+                yield
         self._forget(reached)
         if watermark == MAX_WATERMARK and self._plan.ahead:
             self._send_waiting(output)
-        return False
 
-    def _take_due(self, reached: int) -> None:
-        rows = pl.concat(self._pending)
-        later = rows.filter(pl.col(EVENT_TIME) > reached)
-        self._due = rows.filter(pl.col(EVENT_TIME) <= reached).sort(EVENT_TIME, maintain_order=True)
-        self._pending, self._earliest = [], MAX_WATERMARK
-        self._wait(later)
+    def _parts(self, due: pl.DataFrame) -> Iterator[pl.DataFrame]:
+        """Rows that are due, some at a time, those of equal times together."""
+        while due.height > (rows := self._rows_at_once(due)):
+            last = due[EVENT_TIME][rows - 1]
+            end = int(due[EVENT_TIME].search_sorted(last, side="right"))
+            yield due.head(end)
+            due = due.slice(end)
+        if due.height:
+            yield due
 
-    def _next_part(self) -> pl.DataFrame:
-        """Rows that are due, in order; those of equal times together."""
-        rows = self._rows_at_once()
-        if self._due.height <= rows:
-            part, self._due = self._due, self._due.clear()
-            return part
-        last = self._due[EVENT_TIME][rows - 1]
-        end = int(self._due[EVENT_TIME].search_sorted(last, side="right"))
-        part, self._due = self._due.head(end), self._due.slice(end)
-        return part
-
-    def _rows_at_once(self) -> int:
+    def _rows_at_once(self, due: pl.DataFrame) -> int:
         """How many of the rows that are due are computed together."""
         if not self._plan.reaches_all:
             return _ROWS_AT_ONCE
-        numbers = self._due.head(_ROWS_AT_ONCE).select(pl.int_range(pl.len()).over(self._by)).to_series()
+        numbers = due.head(_ROWS_AT_ONCE).select(pl.int_range(pl.len()).over(self._by)).to_series()
         over = (numbers >= _ROWS_OF_A_KEY).arg_max()
         return over if over else _ROWS_AT_ONCE
 
@@ -172,14 +170,14 @@ class OverOperator(Operator):
     # -- snapshots ------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> OperatorSnapshot | None:
-        pending = [frame for frame in (self._due, *self._pending) if frame.height]
         header = {"kind": _KIND, "state": {name: str(kind) for name, kind in self._table.types.items()}}
-        beside = [Part(self._stored(frame), self._table.freezes.current) for frame in pending]
+        waiting = [(window, map(self._stored, frames)) for window, frames in self._waiting.freeze()]
+        beside = Beside(dict(self._stored(pl.DataFrame(schema=self._input)).schema), waiting)
         return OperatorSnapshot(keyed=self._table.freeze(header, self._context, beside))
 
     def _stored(self, rows: pl.DataFrame) -> pl.DataFrame:
         columns = [pl.col(name).alias(f"{_INPUT}{name}") for name in self._input if name not in self._by]
-        return rows.select(*self._by, *columns, pl.lit(True).alias(_PENDING))
+        return rows.select(*self._by, *columns, pl.lit(True).alias(_PENDING), pl.lit(1, pl.Int64).alias(COUNT))
 
     def _restore(self, restored: RestoredState) -> None:
         expected = {name: str(kind) for name, kind in self._table.types.items()}
@@ -195,7 +193,9 @@ class OverOperator(Operator):
                 stored = [name if name in self._by else f"{_INPUT}{name}" for name in self._input]
                 waiting = rows.filter(waits).select(stored)
                 waiting.columns = list(self._input)
-                self._wait(waiting)
+                # Some of a full run were computed, perhaps, before the newest delta was written.
+                due = pl.Series(waiting[EVENT_TIME].to_numpy() <= self._watermarks.at_rows(waiting), dtype=pl.Boolean)
+                self._waiting.add(waiting.filter(~due))
                 rows = rows.filter(~waits)
             if set(self._table.types) <= set(rows.columns):
                 keys = self._table.load(rows)

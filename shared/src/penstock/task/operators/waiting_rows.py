@@ -75,7 +75,22 @@ class WaitingRows:
         return [(window, pl.concat(frames)) for window, frames in held.items()]
 
     def due(self, reached: int) -> Iterator[pl.DataFrame]:
-        """Event time has reached `reached`: those that wait no more. All are to be taken before anything else."""
+        """Event time has reached `reached`: those that wait no more, those of one time in one frame.
+
+        All are to be taken before anything else.
+        """
+        before: pl.DataFrame | None = None
+        for rows in self._in_order(reached):
+            if before is not None:
+                end = before[EVENT_TIME].search_sorted(rows[EVENT_TIME][0])
+                if end:
+                    yield before.head(end)
+                rows = pl.concat([before.slice(end), rows])
+            before = rows
+        if before is not None:
+            yield before
+
+    def _in_order(self, reached: int) -> Iterator[pl.DataFrame]:
         passed = [(run.rows, places) for run, places in self._stored.pass_by(reached)]
         held = self._held_due(reached) if self._earliest <= reached else []
         if not passed:

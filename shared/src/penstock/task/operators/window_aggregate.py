@@ -247,7 +247,7 @@ class WindowAggregateOperator(Operator):
         if self._shape.cumulative and self._lateness == 0:
             # All later windows that have any of these panes have them all: the next one merges only what is new.
             levels = [(yield from merged(self._partials, self._by, levels, self._context.local_state))]
-            self._store.bring_together(self._shape.panes_in(end), levels[0])
+            yield from self._store.bring_together(self._shape.panes_in(end), levels[0])
         yield from merged_parts(self._partials, self._by, levels)
 
     def _fire_together(self, ends: Sequence[int], panes: Sequence[int], output: Output) -> None:
@@ -282,8 +282,7 @@ class WindowAggregateOperator(Operator):
 
     def snapshot(self) -> OperatorSnapshot | None:
         header = {"kind": _KIND, "window": self._described(), "partials": self._partials.describe()}
-        # Windows that grow bring their panes together, and with them what came in different windows between snapshots.
-        freeze = self._store.freezes.next(incremental=self._context.incremental and not self._shape.cumulative)
+        freeze = self._store.freezes.next(incremental=self._context.incremental)
         place = (self._context.max_parallelism, self._context.local_state)
         frozen = FrozenPanes(self._partials, self._store.frozen(), freeze, header, *place)
         return OperatorSnapshot(keyed=frozen)

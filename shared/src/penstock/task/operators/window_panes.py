@@ -209,10 +209,19 @@ class PaneStore:
             pane.whole = yield from merged(self._partials, self._by, ones, self._folder)
         return pane.whole
 
-    def bring_together(self, starts: Sequence[int], whole: Part) -> None:
-        """Keep what these panes hold, folded and merged into `whole`, as if it were of the first of them."""
-        self._forget([start for start in starts if start in self.panes])
-        self.panes[starts[0]] = Pane(partials=[whole._replace(window=self.freezes.current)])
+    def bring_together(self, starts: Sequence[int], whole: Part) -> Generator[None, None, None]:
+        """Keep what these panes hold as if it were of the first of them; others may run wherever it yields.
+
+        Args:
+            starts: of the panes, rising; each was made `one_partial`.
+            whole: all of it as one level.
+        """
+        present = [start for start in starts if start in self.panes]
+        levels: list[Part] = []
+        for parts in self._together([part for start in present for part in self.panes[start].partials]):
+            levels += [(yield from merged(self._partials, self._by, parts, self._folder))]
+        self._forget(present)
+        self.panes[starts[0]] = Pane(partials=levels, whole=whole)
 
     def drop_before(self, start: int) -> None:
         """Forget the panes that begin before `start`."""
