@@ -297,6 +297,8 @@ def changed(out: Path, rate: float | None) -> Pipeline:
     p = Pipeline("changed")
     totals = p.read(source(rate)).key_by("key").agg(n=count(), total=col("value").sum())
     totals.filter(col("total") % 3 > 0).write(files.Sink(out / "filtered"))
+    odd, fourth = totals.filter(col("n") % 2 > 0), totals.filter(col("n") % 4 == 0)
+    odd.union(fourth).write(files.Sink(out / "united"))
     of_totals = {"keys": count(), "all": col("total").sum(), "most": col("total").max()}
     totals.key_by(rest=col("n") % 4).agg(**of_totals).uid("again").write(files.Sink(out / "again"))
     totals.key_by(rest=col("n") % 3).top(2, by=col("total") % 50).uid("best").write(files.Sink(out / "best"))

@@ -16,7 +16,7 @@ from window_cases import GROUPS, SCHEMA, Batch, Restore, frame_of, histories
 
 from penstock import Pipeline, col, count, lit, session
 from penstock.batches import EVENT_TIME
-from penstock.connectors import iterables
+from penstock.connectors import iterables, kafka
 from penstock.errors import IncompatibleStateError, PipelineError
 from penstock.expressions import AggregatePlan
 from penstock.graph.logical import RETRACTED, AggregateChanges, Node, ToChanges
@@ -286,6 +286,50 @@ def test_a_filter_takes_back_what_no_longer_passes():
     dear = orders(Pipeline("p")).filter(col("price") > 8)
     assert standing([dear.collect()], "id") == {(1,): {"id": 1, "town": "graz", "price": 11.0}}
     assert dear.select("town", "id").final().collect().rows() == [("graz", 1)]
+
+
+def test_a_union_of_updates_has_what_holds_in_each_of_them():
+    """Rows that hold in two hold twice; an aggregate of it counts them, and a row that is taken back in one is left."""
+    newest = orders(Pipeline("p"))
+    cheap = newest.filter(col("price") < 15).select("price", "town", "id")  # another order of columns
+    both = newest.filter(col("price") > 4).union(cheap)
+    assert sorted(both.select("id", "town").final().collect().rows()) == [
+        (1, "graz"), (1, "graz"), (2, "bern"), (2, "bern"), (3, "graz"),
+    ]  # fmt: skip
+    counted = both.key_by("town").agg(rows=count(), dearest=col("price").max())
+    assert sorted(counted.final().collect().rows()) == [("bern", 2, 5.0), ("graz", 3, 11.0)]
+
+
+def test_a_union_of_updates_is_written_by_a_key_of_its_rows():
+    """None of them is the key of what it is made of, so its rows are kept by that of the sink."""
+    pipeline = Pipeline("p")
+    bern, others = (orders(pipeline).filter(where) for where in (col("town") == "bern", col("town") != "bern"))
+    both = bern.union(others)
+    assert "materialize" in [node.verb for node in written_by(both, "id").plan]
+    assert standing([both.collect()], "id") == {
+        (1,): {"id": 1, "town": "graz", "price": 11.0}, (2,): {"id": 2, "town": "bern", "price": 5.0},
+        (3,): {"id": 3, "town": "graz", "price": 1.0},
+    }  # fmt: skip
+
+
+def written_by(stream: Any, key: str) -> Pipeline:
+    """The pipeline of a stream that is written to a topic by a key."""
+    stream.write(kafka.Sink("topic", key=key, delivery="upsert", brokers="none:9092"))
+    return stream._pipeline
+
+
+def test_unions_of_updates_are_of_updates_with_the_same_columns():
+    newest = orders(Pipeline("p"))
+    with pytest.raises(PipelineError, match="union: the columns differ"):
+        newest.union(newest.key_by("town").agg(n=count()))
+    with pytest.raises(PipelineError, match="union: give at least one other"):
+        newest.union()
+    with pytest.raises(PipelineError, match="another pipeline"):
+        newest.union(orders(Pipeline("other")))
+    facts = newest._pipeline.read(iterables.Source(ORDERS, schema=Order))
+    for one, other in ((newest, facts), (facts, newest)):
+        with pytest.raises(PipelineError, match="union: .*(streams of updates and some of rows|UpsertStream)"):
+            one.union(other)
 
 
 Click = row_class(Schema((Field("user", STRING), Field("at", INT64))))

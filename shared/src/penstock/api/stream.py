@@ -45,7 +45,6 @@ from penstock.graph.logical import (
     MapAsync,
     MapBatches,
     MapRows,
-    Union,
 )
 from penstock.process_functions import OutputTag, Process
 from penstock.times import Duration, duration_us
@@ -293,34 +292,7 @@ class Stream(ColumnVerbs, Generic[T]):
             >>> bids.union(more).collect().height
             8
         """
-        if not others:
-            raise PipelineError("union: give at least one other stream")
-        if any(other._pipeline is not self._pipeline for other in others):
-            raise PipelineError("union: another stream is of another pipeline; read all of them in one")
-        names = self._node.schema.names
-        same = [other._node.schema.names != names and set(other._node.schema.names) == set(names) for other in others]
-        ordered = [other.select(*names) if again else other for other, again in zip(others, same, strict=True)]
-        nodes = (self._node, *(other._node for other in ordered))
-        for other in nodes[1:]:
-            if [(f.name, f.type) for f in other.schema] != [(f.name, f.type) for f in self._node.schema]:
-                raise PipelineError(f"union: the columns differ: ({self._node.schema}) and ({other.schema})")
-        if len({id(node) for node in nodes}) < len(nodes):
-            raise PipelineError("union: the same stream is there twice")
-        merged = Schema(
-            tuple(
-                Field(field.name, field.type, any(node.schema.fields[i].nullable for node in nodes))
-                for i, field in enumerate(self._node.schema)
-            )
-        )
-        event_time = all(node.event_time for node in nodes)
-        if not event_time and any(node.event_time for node in nodes):
-            without = ", ".join(str(number) for number, node in enumerate(nodes, 1) if not node.event_time)
-            raise PipelineError(
-                f"union: some streams have event time and some have none (without: number {without} of {len(nodes)}); "
-                "say event_time='column' at their sources, or with_event_time(...) before union"
-            )
-        node = self._pipeline._add(Union(), nodes, merged, self._node.row_type, event_time=event_time)
-        return Stream(self._pipeline, node)
+        return Stream(self._pipeline, self._union_node(others))
 
     @overload
     def join(

@@ -135,6 +135,23 @@ class UpsertStream(ColumnVerbs):
         changes = UpsertStream(self._pipeline, self._changes_node("key_by"))
         return KeyedUpdates(self._pipeline, changes._keyed_node(names))
 
+    def union(self, *others: UpsertStream) -> UpsertStream:
+        """What holds in any of several streams with the same columns, as `changes`: what holds in two holds twice.
+
+        So rows replace no others by a key: a sink with a key has the last row of each that holds.
+
+        Raises:
+            PipelineError: the columns differ.
+
+        Example:
+            >>> dear = bids.filter(col("price") > 100).key_by("auction").agg(bids=count())
+            >>> cheap = bids.filter(col("price") <= 100).key_by("auction").agg(bids=count())
+            >>> sorted(dear.union(cheap).final().collect().rows())
+            [(1, 1), (1, 1), (2, 1), (2, 1)]
+        """
+        changes = [each if each._node.mode == "append" else each.changes() for each in (self, *others)]
+        return UpsertStream(self._pipeline, changes[0]._union_node(changes[1:]))
+
     def join(
         self,
         other: Stream[Any] | UpsertStream,

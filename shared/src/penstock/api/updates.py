@@ -20,6 +20,7 @@ from penstock.graph.logical import (
     RegularJoin,
     ToChanges,
     Top,
+    Union,
     WindowAggregate,
     WindowRows,
     ancestors,
@@ -79,6 +80,10 @@ def update_keys(node: Node, verb: str) -> tuple[tuple[str, ...], str | None]:
             raise PipelineError(
                 f"{verb}: the rows of this join replace no others by a key, because a joined stream is of facts; make it "
                 'one of newest rows before, such as .key_by("id").deduplicate("last")'
+            )
+        case Union():
+            raise PipelineError(
+                f"{verb}: the rows of a union replace no others by a key, because two of its streams may have the same key"
             )
         case ToChanges() | AggregateChanges() | RegularJoin() | Materialize():
             return node.keys, RETRACTED

@@ -395,6 +395,39 @@ class ColumnVerbs(StreamBase):
         self._check_unread("filter", {str(predicate): predicate})
         return self._derive(Filter(predicate), self._node.schema, self._node.row_type, mode=self._node.mode)
 
+    def _union_node(self, others: Sequence[ColumnVerbs]) -> Node:
+        if not others:
+            raise PipelineError("union: give at least one other stream")
+        if any(other._pipeline is not self._pipeline for other in others):
+            raise PipelineError("union: another stream is of another pipeline; read all of them in one")
+        if any(other._node.updates != self._node.updates for other in others):
+            raise PipelineError(
+                "union: some of these are streams of updates and some of rows; make those of rows newest rows of a key "
+                'before, .key_by("id").deduplicate("last"), or take .final() of the updates'
+            )
+        schema, nodes = self._node.schema, [self._node]
+        for other in others:
+            moved = other._node.schema.names != schema.names and {*other._node.schema.names} == {*schema.names}
+            nodes.append(other._select_node(schema.names, {}) if moved else other._node)
+        for node in nodes[1:]:
+            if [(field.name, field.type) for field in node.schema] != [(field.name, field.type) for field in schema]:
+                raise PipelineError(f"union: the columns differ: ({schema}) and ({node.schema})")
+        if len({id(node) for node in nodes}) < len(nodes):
+            raise PipelineError("union: the same stream is there twice")
+        fields = tuple(
+            Field(field.name, field.type, any(node.schema.fields[place].nullable for node in nodes))
+            for place, field in enumerate(schema)
+        )
+        event_time = all(node.event_time for node in nodes)
+        if not event_time and any(node.event_time for node in nodes):
+            without = ", ".join(str(number) for number, node in enumerate(nodes, 1) if not node.event_time)
+            raise PipelineError(
+                f"union: some streams have event time and some have none (without: number {without} of {len(nodes)}); "
+                "say event_time='column' at their sources, or with_event_time(...) before union"
+            )
+        row_type, mode = self._node.row_type, self._node.mode
+        return self._pipeline._add(Union(), tuple(nodes), Schema(fields), row_type, event_time=event_time, mode=mode)
+
     def _check_new_keys(self, named: Iterable[str]) -> None:
         for name in named:
             if name in self._node.schema:
