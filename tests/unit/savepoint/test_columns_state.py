@@ -58,7 +58,16 @@ def node_of(verb: str) -> Node:
 def frame_of(source: Node, key: str, value: int, second: int) -> pl.DataFrame:
     """A row of an input."""
     at = START + timedelta(seconds=second)
-    values = {"key": key, "value": value, "value_right": value, "n": 1, "at": at, "at_right": at, RETRACTED: False, EVENT_TIME: to_micros(at)}
+    values = {
+        "key": key,
+        "value": value,
+        "value_right": value,
+        "n": 1,
+        "at": at,
+        "at_right": at,
+        RETRACTED: False,
+        EVENT_TIME: to_micros(at),
+    }
     types = source.schema.polars() | {EVENT_TIME: pl.Int64()}
     return pl.DataFrame({name: [values[name]] for name in types}, types)
 

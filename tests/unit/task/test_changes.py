@@ -328,7 +328,7 @@ def test_unions_of_updates_are_of_updates_with_the_same_columns():
         newest.union(orders(Pipeline("other")))
     facts = newest._pipeline.read(iterables.Source(ORDERS, schema=Order))
     for one, other in ((newest, facts), (facts, newest)):
-        with pytest.raises(PipelineError, match="union: .*(streams of updates and some of rows|UpsertStream)"):
+        with pytest.raises(PipelineError, match=r"union: .*(streams of updates and some of rows|UpsertStream)"):
             one.union(other)
 
 

@@ -83,7 +83,8 @@ def update_keys(node: Node, verb: str) -> tuple[tuple[str, ...], str | None]:
             )
         case Union():
             raise PipelineError(
-                f"{verb}: the rows of a union replace no others by a key, because two of its streams may have the same key"
+                f"{verb}: the rows of a union replace no others by a key, because two of its streams may have the same "
+                "one"
             )
         case ToChanges() | AggregateChanges() | RegularJoin() | Materialize():
             return node.keys, RETRACTED

@@ -134,9 +134,7 @@ class KeyedTable:
         """Do a share of the work that snapshots left, after a batch that touched so many keys."""
         self._table.maintain(max(_LEAST_UPKEEP, 4 * touched))
 
-    def freeze(
-        self, header: Mapping[str, Any], context: OperatorContext, beside: Beside | None = None
-    ) -> FrozenRows:
+    def freeze(self, header: Mapping[str, Any], context: OperatorContext, beside: Beside | None = None) -> FrozenRows:
         """The rows as they are now.
 
         Args:
