@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
@@ -16,23 +15,7 @@ import penstock
 from penstock import testing
 from penstock.api import connected_streams, keyed_streams, stream, update_streams, verbs, windowed_streams
 from penstock.api.pipeline import DeclaredPipeline
-from penstock.connectors import (
-    base,
-    collecting,
-    console,
-    declaring,
-    files,
-    generate,
-    http,
-    iceberg,
-    iterables,
-    kafka,
-    lookups,
-    opensearch,
-    postgres,
-    redis,
-    sockets,
-)
+from penstock.connectors import declaring, lookups
 from penstock.expressions import constructors
 from penstock.spark import to_dataframe
 from penstock.types import arrow_type, of_python
@@ -133,109 +116,6 @@ def _options(options: type, of: str) -> Iterator[str]:
             assert isinstance(said.value, ast.Constant)
             meaning = " ".join(str(said.value.value).split())
             yield f"* `{ast.unparse(declared.target)}: {ast.unparse(declared.annotation)}`: {meaning}"
-    yield ""
-
-
-def _sources() -> Iterator[str]:
-    yield from _options(declaring.SourceOptions, "source")
-    made: list[tuple[str, base.Source[Any]]] = [
-        ("files.Source", files.Source("bids.jsonl", schema=_Row)),
-        ("kafka.Source", kafka.Source("bids", schema=_Row)),
-        ("kafka.ChangeSource", kafka.ChangeSource("bids", key="auction", schema=_Row)),
-        (
-            "postgres.ChangeSource",
-            postgres.ChangeSource("bids", key="auction", schema=_Row, url="postgresql://localhost/shop", slot="bids"),
-        ),
-        ("iceberg.Source", iceberg.Source("shop.bids", schema=_Row)),
-        ("generate.Source", generate.Source(lambda numbers: {"auction": numbers}, schema=_Row)),
-        ("iterables.Source, a list or a function", iterables.Source([_Row(1)])),
-        ("iterables.Source, an iterator", iterables.Source(iter([_Row(1)]), schema=_Row)),
-        ("sockets.Source", sockets.Source("localhost", 9000, schema=_Row)),
-    ]
-    yield "| source | after a failure it | at best | shown by |\n| --- | --- | --- | --- |"
-    for name, source in made:
-        again = "is read again from the checkpoint on" if source.replayable else "cannot be read again"
-        best = "exactly-once" if source.replayable else "at-least-once, rows may be lost"
-        yield f"| {name} | {again} | {best} | {_shown_by(name)} |"
-    yield ""
-
-
-SHOWN_BY: Final = {
-    "files.Source": "unit/connectors/test_files_source.py::test_positions",
-    "kafka.Source": "integration/test_kafka_source.py::test_reading_goes_on_at_a_position",
-    "kafka.ChangeSource": (
-        "integration/test_kafka_changes_killed.py::test_a_job_that_is_killed_again_and_again_reads_the_same_table"
-    ),
-    "postgres.ChangeSource": (
-        "integration/test_postgres_changes_killed.py::test_a_job_that_is_killed_again_and_again_has_each_change_once"
-    ),
-    "iceberg.Source": "integration/test_iceberg.py::test_a_table_that_is_read_again_is_the_same",
-    "generate.Source": "unit/connectors/test_generate.py::test_rows_do_not_depend_on_splits_and_pieces",
-    "iterables.Source, a list or a function": "unit/connectors/test_iterables.py::test_functions_are_called_again",
-    "files.Sink": "integration/test_restarts.py::test_interruptions_change_nothing",
-    "kafka.Sink": "integration/test_kafka_sink.py::test_a_job_with_failing_workers_and_a_rescale_writes_every_row_once",
-    'kafka.Sink(delivery="at-least-once")': (
-        "integration/test_kafka_sink.py::test_the_at_least_once_writer_confirms_before_the_checkpoint"
-    ),
-    "iceberg.Sink": "integration/test_iceberg.py::test_interruptions_change_nothing",
-    "postgres.Sink": (
-        "integration/test_postgres_killed.py::test_a_job_with_failing_workers_and_a_rescale_writes_every_row_once"
-    ),
-    'postgres.Sink(delivery="at-least-once")': "integration/test_postgres.py::test_updates_by_key",
-    "redis.Sink": "integration/test_redis_sink.py::test_a_job_with_failing_workers_and_a_rescale_writes_every_row_once",
-    'redis.Sink(delivery="at-least-once")': "integration/test_redis_sink.py::test_updates_by_key",
-    "redis.StreamSink": (
-        "integration/test_redis_sink.py::test_a_job_with_failing_workers_and_a_rescale_writes_every_row_once"
-    ),
-    'redis.StreamSink(delivery="at-least-once")': (
-        "integration/test_redis_sink.py::test_a_stream_has_every_row_in_order"
-    ),
-    "opensearch.Sink": (
-        "integration/test_opensearch_sink.py::test_a_job_with_failing_workers_and_a_rescale_writes_every_row_once"
-    ),
-    'opensearch.Sink(delivery="at-least-once")': "integration/test_opensearch_sink.py::test_updates_by_id",
-    "http.Sink": "integration/test_http_sink.py::test_a_job_with_failing_workers_and_a_rescale_calls_for_every_row",
-    "console.Sink": "unit/connectors/test_console_and_collecting.py::test_console_prints_rows_at_once",
-    "collecting.Sink": "unit/connectors/test_console_and_collecting.py::test_collecting_shows_rows_with_the_commit",
-}
-"""The test that shows the guarantee, below `tests`."""
-
-
-def _shown_by(name: str) -> str:
-    file, _, test = SHOWN_BY.get(name, "").partition("::")
-    return f"[{test}](../tests/{file})" if test else ""
-
-
-def _sinks() -> Iterator[str]:
-    folder = tempfile.gettempdir()
-    made: dict[str, base.Sink] = {
-        "files.Sink": files.Sink(folder),
-        "kafka.Sink": kafka.Sink("bids"),
-        'kafka.Sink(delivery="at-least-once")': kafka.Sink("bids", delivery="at-least-once"),
-        "iceberg.Sink": iceberg.Sink("shop.bids"),
-        "postgres.Sink": postgres.Sink("bids", url="postgresql://localhost/shop"),
-        'postgres.Sink(delivery="at-least-once")': postgres.Sink(
-            "bids", url="postgresql://localhost/shop", delivery="at-least-once"
-        ),
-        "redis.Sink": redis.Sink("totals:{auction}", url="redis://localhost"),
-        'redis.Sink(delivery="at-least-once")': redis.Sink(
-            "totals:{auction}", url="redis://localhost", delivery="at-least-once"
-        ),
-        "redis.StreamSink": redis.StreamSink("bids", url="redis://localhost"),
-        'redis.StreamSink(delivery="at-least-once")': redis.StreamSink(
-            "bids", url="redis://localhost", delivery="at-least-once"
-        ),
-        "opensearch.Sink": opensearch.Sink("bids", url="http://localhost:9200"),
-        'opensearch.Sink(delivery="at-least-once")': opensearch.Sink(
-            "bids", url="http://localhost:9200", delivery="at-least-once"
-        ),
-        "http.Sink": http.Sink("https://localhost/bids"),
-        "console.Sink": console.Sink(),
-        "collecting.Sink": collecting.Sink(),
-    }
-    yield "| sink | guarantee | in words | shown by |\n| --- | --- | --- | --- |"
-    for name, sink in made.items():
-        yield f"| {name} | {sink.guarantee} | {inspect.getdoc(type(sink).guarantee)} | {_shown_by(name)} |"
     yield ""
 
 
@@ -404,7 +284,10 @@ every checkpoint, and moves with its key when the parallelism changes.
     ),
     Part(
         "Sources",
-        "`from penstock.connectors import files, kafka`, and so on; `p.read(files.Source(...))`.",
+        """
+`from penstock.connectors import files, kafka`, and so on; `p.read(files.Source(...))`. Which can be read again, and what
+shows it: [guarantees](connectors.md#guarantees).
+""",
         (
             *_connector("files", "Source"),
             *_connector("kafka", "Source", "ChangeSource", "use_cluster"),
@@ -416,13 +299,13 @@ every checkpoint, and moves with its key when the parallelism changes.
             *_connector("sockets", "Source"),
             *_connector("spark", "Source"),
         ),
-        _sources,
+        lambda: _options(declaring.SourceOptions, "source"),
     ),
     Part(
         "Sinks",
         """
-`stream.write(files.Sink(...))`. The guarantee of a sink is the best it gives: it is at-least-once where the job is
-(`--at-least-once`), or where a source cannot be read again. `penstock plan FILE` says what holds for a pipeline.
+`stream.write(files.Sink(...))`. What each promises, and what shows it: [guarantees](connectors.md#guarantees).
+`penstock plan FILE` says what holds for a pipeline.
 """,
         tuple(
             [
@@ -442,7 +325,6 @@ every checkpoint, and moves with its key when the parallelism changes.
             ]
             + _connector("redis", "StreamSink")
         ),
-        _sinks,
     ),
     Part(
         "Lookups",

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from public_api import public
 from tools.reference import entries, page
-from tools.reference_parts import SHOWN_BY
 
 ROOT = Path(__file__).parents[3]
 IN_THE_CATALOGUE = "penstock.expressions"
@@ -31,13 +30,6 @@ def test_an_entry_stands_once() -> None:
     """Under one name."""
     names = [name for name, _ in entries()]
     assert len(names) == len(set(names))
-
-
-def test_guarantees_are_shown_by_tests_that_there_are() -> None:
-    """Each in the file that is linked."""
-    for shown in SHOWN_BY.values():
-        file, _, test = shown.partition("::")
-        assert f"def {test}(" in (ROOT / "tests" / file).read_text(encoding="utf-8")
 
 
 def test_what_it_says_to_import_is_there() -> None:
