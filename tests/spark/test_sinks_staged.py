@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from obstore.store import LocalStore
 
-from penstock import Pipeline
+from penstock import Pipeline, count
 from penstock.adapters.system_clock import SystemClock
-from penstock.connectors import files, iterables, kafka
+from penstock.connectors import collecting, files, iterables, kafka
 from penstock.connectors.base import Encoded, PublishContext, WriteContext
 from penstock.connectors.files import store_clients
 from penstock.connectors.files.writing import PartFolder
@@ -177,6 +177,18 @@ def test_the_plan_says_when_rows_of_a_sink_are_seen(tmp_path):
     assert "staged by tasks, published once per run by the driver; exactly-once" in shown
     assert "seen as tasks write them; at-least-once" in shown
     assert "commits once per run; exactly-once" in shown
+
+
+def test_the_plan_says_the_mode_of_rows_between_stages():
+    """Nothing of facts."""
+    p = Pipeline("modes")
+    rows = p.read(iterables.Source([{"a": 1}], schema=pa.schema({"a": pa.int64()})))
+    totals = rows.key_by("a").agg(n=count())
+    totals.key_by("n").agg(keys=count()).write(collecting.Sink())
+    graph = batch_graph(p.plan, 2)
+    shown = explain_stages(graph, p.plan, ways(graph, p.plan, native=True), [])
+    ways_between = [line.split(", ")[0].strip() for line in shown.splitlines() if " <- " in line]
+    assert ways_between == ["<- v0 shuffle by a", "<- v1 shuffle by a (upsert)", "<- v2 shuffle by n (retract)"]
 
 
 class Topic:

@@ -185,6 +185,63 @@ def test_the_plan_is_readable():
     assert explain_dot(graph).startswith("digraph {")
 
 
+def test_the_plan_shows_the_mode_of_every_edge():
+    """Facts, updates, and changes as far as a sink with another key, in front of which `materialize` stands."""
+    p = Pipeline("modes")
+    latest = p.read(iterables.Source([], schema=Bid)).key_by("auction").deduplicate("last")
+    prices = latest.key_by("price").agg(auctions=count())
+    prices.write(kafka.Sink("of-prices", key="price", delivery="upsert"))
+    prices.write(kafka.Sink("of-counts", key="auctions", delivery="upsert"))
+    graph = build_job_graph(p.plan, 2)
+    assert [line.strip() for line in explain_text(graph).splitlines() if "<-" in line] == [
+        "<- v0 hash by auction through the log, 2 channels",
+        "<- v1 hash by auction (upsert) through the log, 2 channels",
+        "<- v2 hash by price (retract) through the log, 2 channels",
+        "<- v3 hash by auctions (retract) through the log, 2 channels",
+        "<- v3 forward through the log, 2 channels",
+        "<- v4 forward through the log, 2 channels",
+    ]
+    vertices = graph.to_json()["vertices"]
+    within = [link["mode"] for v in vertices for operator in v["operators"] for link in operator["inputs"]]
+    between = [edge["link"]["mode"] for v in vertices for edge in v["inputs"]]
+    assert within == ["retract", "retract"]
+    assert between == ["append", "upsert", "retract", "retract", "append", "append"]
+    of_encoding = [line for line in explain_dot(graph).splitlines() if "->" in line and "dashed" not in line]
+    assert [line.partition(" [")[2] for line in of_encoding] == ['label="(retract)"];'] * 2
+    assert [node.verb for node in p.plan].count("materialize") == 1
+
+
+def test_late_rows_of_a_stream_of_updates_are_facts():
+    """As all rows of side outputs; the plan names the output."""
+    p = Pipeline("late")
+    late = OutputTag("late", Bid)
+    keyed = p.read(iterables.Source([], schema=Bid, event_time="at")).key_by("auction")
+    windows = keyed.window(tumbling("10s")).allowed_lateness("1m").late_to(late).agg(bids=count())
+    windows.chain(False).write(collecting.Sink())
+    windows.side(late).write(collecting.Sink())
+    graph = build_job_graph(p.plan, 1)
+    shown = [line.strip() for line in explain_text(graph).splitlines() if "<-" in line]
+    assert shown == [
+        "<- v0 hash by auction through the log, 1 channels",
+        "<- v1 rebalance (upsert) through the log, 1 channels",
+        "<- v1 rebalance [late] through the log, 1 channels",
+    ]
+
+
+def test_a_graph_that_says_nothing_of_modes_is_read():
+    """One that an older version has written."""
+    p = Pipeline("older")
+    windowed(p).write(collecting.Sink())
+    graph = build_job_graph(p.plan, 2)
+    former = graph.to_json()
+    for vertex in former["vertices"]:
+        for link in [edge["link"] for edge in vertex["inputs"]] + [
+            link for operator in vertex["operators"] for link in operator["inputs"]
+        ]:
+            del link["mode"]
+    assert graph_from_json(former) == graph
+
+
 def test_a_changed_window_cannot_take_over_state():
     """A signature names the operator and what changed."""
     before, after = Pipeline("a"), Pipeline("b")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from penstock.graph.jobgraph import PUBLISH, JobEdge, JobGraph, JobOperator, JobVertex
+from penstock.graph.jobgraph import PUBLISH, JobEdge, JobGraph, JobOperator, JobVertex, Link
 from penstock.graph.logical import LogicalPlan
 from penstock.graph.pushdown import said_of_reading
 from penstock.types import schema_from_json
@@ -36,9 +36,14 @@ def _vertex_lines(graph: JobGraph, vertex: JobVertex, plan: LogicalPlan | None) 
 
 
 def _ship(edge: JobEdge) -> str:
-    tag = f" [{edge.link.tag}]" if edge.link.tag else ""
     keys = f" by {', '.join(edge.link.keys)}" if edge.link.keys else ""
-    return f"{edge.ship}{keys}{tag}"
+    return f"{edge.ship}{keys}{rows_of(edge.link)}"
+
+
+def rows_of(link: Link) -> str:
+    """The side output that the rows of a link are from, and their mode if they are no facts."""
+    tag = f" [{link.tag}]" if link.tag else ""
+    return tag if link.mode == "append" else f"{tag} ({link.mode})"
 
 
 def _operator_lines(operator: JobOperator, said: Mapping[str, str]) -> Iterator[str]:
@@ -93,7 +98,8 @@ def explain_dot(graph: JobGraph) -> str:
             lines.append(f"  {source} -> {target} [style=dashed, label={label}];")
         for operator in vertex.operators:
             for link in operator.inputs:
-                label = f" [label={json.dumps(link.tag)}]" if link.tag else ""
+                rows = rows_of(link).strip()
+                label = f" [label={json.dumps(rows)}]" if rows else ""
                 lines.append(f"  {_made(vertex, link.source)} -> {_dot(operator)}{label};")
     return "\n".join([*lines, "}"])
 

@@ -32,6 +32,7 @@ from penstock.graph.logical import (
     LookupJoin,
     MapAsync,
     Materialize,
+    Mode,
     Node,
     Over,
     ProcessRows,
@@ -74,6 +75,8 @@ class Link(msgspec.Struct, frozen=True):
     source: str
     tag: str | None = None
     keys: tuple[str, ...] = ()
+    mode: Mode = "append"
+    """What the rows are, for plans. Records that an encoder has made of them are facts."""
 
 
 class JobOperator(msgspec.Struct, frozen=True):
@@ -532,13 +535,13 @@ def _resolve(node: Node) -> Iterator[tuple[Node, Link]]:
                 yield from _resolve(upstream)
         case KeyBy():
             for producer, link in _resolve(node.inputs[0]):
-                yield producer, Link(link.source, link.tag, node.keys)
+                yield producer, msgspec.structs.replace(link, keys=node.keys)
         case Side(tag=tag):
             yield _producer_of(node.inputs[0]), Link(_producer_of(node.inputs[0]).id, tag.name)
         case DeadLetters():
             yield node.inputs[0], Link(node.inputs[0].id, DEAD_LETTERS_TAG)
         case _:
-            yield node, Link(node.id)
+            yield node, Link(node.id, mode=node.mode)
 
 
 def _producer_of(node: Node) -> Node:

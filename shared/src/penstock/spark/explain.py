@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from penstock.connectors import files
 from penstock.connectors.kafka import marks as kafka_marks
+from penstock.graph.explain import rows_of
 from penstock.graph.jobgraph import JobEdge, JobGraph, JobOperator, JobVertex
 from penstock.graph.logical import LogicalPlan
 from penstock.graph.pushdown import said_of_reading
@@ -80,12 +81,12 @@ def _tasks(vertex: JobVertex, way: Way) -> str:
 
 def _exchange(arrival: Arrival, vertex: JobVertex, edge: JobEdge, way: Way) -> str:
     how = f"by {', '.join(edge.link.keys)}" if edge.link.keys else "round robin"
-    tag = f" [{edge.link.tag}]" if edge.link.tag else ""
+    rows = rows_of(edge.link)
     if isinstance(way, NativeWindow):
-        return f"partials of a key and window, shuffle {how}{tag}"
+        return f"partials of a key and window, shuffle {how}{rows}"
     order = ["key group"] if is_keyed(vertex) else []
     order += ["arrival in its split" if arrival.is_fed_by_arrival(vertex) else "event time"] if edge.event_time else []
-    return f"shuffle {how}{tag}, sorted by {', '.join([*order, 'producer and number'])}"
+    return f"shuffle {how}{rows}, sorted by {', '.join([*order, 'producer and number'])}"
 
 
 def _how(way: Way) -> str:
