@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -14,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from window_cases import GROUPS, SCHEMA, Batch, Restore, frame_of, histories
 
-from penstock import Pipeline, col, count, lit, session
+from penstock import Pipeline, col, count, lit, session, sliding, tumbling
 from penstock.batches import EVENT_TIME
 from penstock.connectors import iterables, kafka
 from penstock.errors import IncompatibleStateError, PipelineError
 from penstock.expressions import AggregatePlan
 from penstock.graph.logical import RETRACTED, AggregateChanges, Node, ToChanges
+from penstock.task import sources
 from penstock.testing.harness import OperatorHarness, input_node
 from penstock.types import (
     BOOLEAN,
@@ -344,6 +346,41 @@ def test_corrected_sessions_can_be_counted():
     sessions = read.key_by("user").window(session("6s")).allowed_lateness("1h").agg(clicks=count())
     counted = sessions.key_by("user").agg(sessions=count(), clicks=col("clicks").sum())
     assert counted.final().collect().rows() == [("a", 2, 4)]
+
+
+def starts_of(at: int, step: int) -> list[int]:
+    """Of the windows of ten seconds that a row is in."""
+    return [at // step * step - back for back in range(0, 10, step)]
+
+
+def corrections(clicks: list[tuple[str, int]], step: int) -> int:
+    """How often a row comes to a window that was over, and had a result."""
+    found, latest, there = 0, 0, set[tuple[str, int]]()
+    for user, at in clicks:
+        windows = {(user, start) for start in starts_of(at, step)}
+        found += sum(start + 10 <= latest for _, start in windows & there)
+        there, latest = there | windows, max(latest, at)
+    return found
+
+
+@pytest.mark.parametrize(("window", "step"), [(tumbling("10s"), 10), (sliding("10s", every="5s"), 5)], ids=str)
+@settings(max_examples=15, deadline=None)
+@given(clicks=st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 40)), min_size=5, max_size=30))
+def test_corrected_windows_can_be_counted(window, step, clicks):
+    """A late row takes back what its windows came to before, wherever that was counted."""
+    rows = [Click(*click) for click in clicks]
+    read = Pipeline("p").read(iterables.Source(rows, schema=Click, event_time="at", time_unit="s"))
+    windows = read.key_by("user").window(window).allowed_lateness("1h").agg(clicks=count())
+    by_clicks = windows.key_by("clicks").agg(windows=count(), users=col("user").n_unique())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "BATCH_ROWS", 1)  # of the results that a window has in a batch the last one counts
+        changes, counted = windows.changes().collect(), by_clicks.final().collect()
+    expected = Counter((user, start) for user, at in clicks for start in starts_of(at, step))
+    held = standing([changes.with_columns(pl.col("window_start").dt.epoch("s"))], "user", "window_start")
+    assert {key: row["clicks"] for key, row in held.items()} == expected
+    assert changes[RETRACTED].sum() == corrections(clicks, step)
+    users = {n: [user for (user, _), clicks in expected.items() if clicks == n] for n in expected.values()}
+    assert sorted(counted.rows()) == sorted((n, len(each), len({*each})) for n, each in users.items())
 
 
 @pytest.mark.parametrize(
