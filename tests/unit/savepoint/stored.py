@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,21 @@ GROUPS = 16
 UID = "tested"
 
 
-def export(harness: OperatorHarness, node: Node, folder: Path, backend: StateBackend = "fs") -> Path:
-    """What a harness's operators hold, as a savepoint in a folder."""
-    return asyncio.run(_export(harness.operators, state_signature(node), folder, backend))
+def export(
+    harness: OperatorHarness, node: Node, folder: Path, backend: StateBackend = "fs", *, incremental: bool = False
+) -> Path:
+    """What a harness's operators hold, as a savepoint in a folder, or as the first one of incremental checkpoints."""
+    base = (lambda _: None) if incremental else None
+    return asyncio.run(_export(harness.operators, state_signature(node), folder, backend, base))
 
 
-async def _export(operators: Sequence[Operator], signature: str, folder: Path, backend: StateBackend) -> Path:
+async def _export(
+    operators: Sequence[Operator],
+    signature: str,
+    folder: Path,
+    backend: StateBackend,
+    base: Callable[[str], None] | None,
+) -> Path:
     blobs, clock = MemoryBlobs(), itertools.count()
     subtasks: dict[int, SubtaskSnapshot] = {}
     for index, operator in enumerate(operators):
@@ -40,7 +49,7 @@ async def _export(operators: Sequence[Operator], signature: str, folder: Path, b
         assert snapshot is not None
         frozen = FrozenSubtask({UID: snapshot}, 0, 1)
         subtasks[index] = await upload(
-            frozen, f"jobs/j/checkpoints/0000000003-a-b/{index}-", blobs, backend, clock.__next__
+            frozen, f"jobs/j/checkpoints/0000000003-a-b/{index}-", blobs, backend, clock.__next__, base
         )
     manifest = Manifest("j", 3, "a", len(operators), GROUPS, {"v1": subtasks}, {UID: signature})
     await export_savepoint(blobs, await stored(blobs, manifest), folder)

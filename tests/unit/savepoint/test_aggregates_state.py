@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from stored import UID, export, restored
 
 from penstock import Pipeline, col, count, savepoint, session, sliding, tumbling
+from penstock.cli.main import main
 from penstock.connectors import collecting, iterables
 from penstock.errors import IncompatibleStateError, UsageError
 from penstock.testing.harness import OperatorHarness
@@ -143,6 +144,30 @@ def test_results_have_the_names_of_the_pipeline(tmp_path):
     keyed.agg(top=col("at").max()).uid(UID).write(collecting.Sink())
     with pytest.raises(IncompatibleStateError, match="the snapshot holds partial aggregates"):
         sp.results(UID, other)
+
+
+@pytest.mark.parametrize("verb", ["tumbling", "sliding"])
+def test_an_incremental_checkpoint_of_windows_is_no_table(tmp_path, capsys, verb):
+    """Its parts are put together by a job alone; whoever asks for them is told what to do."""
+    harness = filled(verb, [("a", 1, 5), ("a", 2, 6)], 2)
+    sp = savepoint.read(export(harness, NODES[verb], tmp_path / "one", incremental=True))
+    for ask in (sp.table, sp.keys, lambda uid: list(sp.tables(uid)), lambda uid: sp.results(uid, PIPELINES[verb])):
+        with pytest.raises(UsageError, match=r"'tested': this checkpoint is incremental.* take a savepoint"):
+            ask(UID)
+    assert main(["state", str(tmp_path / "one"), "--uid", UID]) != 0
+    assert "this checkpoint is incremental" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("verb", ["session", "agg", "reduce"])
+def test_an_incremental_checkpoint_of_keys_is_a_table(tmp_path, verb):
+    """Its parts say which rows they replace."""
+    harness = filled(verb, [("a", 1, 5), ("a", 2, 6), ("b", 3, 7)], 2)
+    tables = [
+        savepoint.read(export(harness, NODES[verb], tmp_path / str(incremental), incremental=incremental)).table(UID)
+        for incremental in (False, True)
+    ]
+    assert tables[0].height == 2
+    assert tables[0].equals(tables[1])
 
 
 def test_an_edited_window_gives_the_edited_result(tmp_path):
