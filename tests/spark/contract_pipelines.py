@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,7 +30,7 @@ from penstock import (
     sliding,
     tumbling,
 )
-from penstock.connectors import files, iterables
+from penstock.connectors import files, iterables, lookups
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 OUT = Path(param("out", "out"))
@@ -101,6 +102,37 @@ class Joined(Accumulator[str, str]):
         return state
 
 
+@dataclass
+class Named:
+    key: str
+    label: str
+
+
+class Labels(lookups.Lookup[Named]):
+    """Of some keys none, of others one, of others two; in memory."""
+
+    kind = "labels"
+    name = "labels"
+
+    def __init__(self) -> None:
+        self._declare(Named, rows_per_call=2, cache_ttl="1m")
+
+    def client(self, columns: Any, keys: Any) -> Any:
+        return self
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+    async def open(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    async def ask(self, keys: Sequence[lookups.Key]) -> list[list[bytes]]:
+        return [[json.dumps({"label": f"{key} {n}"}).encode() for n in range(int(key[1:]))] for (key,) in keys]
+
+
 def later(left: Event, right: Event) -> Event:
     return Event(left.number * 31 % 1_000_003 + right.number, left.key, right.value, right.at)
 
@@ -152,6 +184,7 @@ def kinds() -> Pipeline:
     few = read.filter(col("value") < 5).select("key", "number")
     written(few.join(totals, on="key", how="full"), "regular")
     written(few.join(other.filter(col("other") < 2), on="key", how="anti").final(), "unmet")
+    written(read.join(Labels(), on="key", how="left"), "looked-up")
     written(keyed.reduce(later), "reduce")
     written(keyed.deduplicate("first"), "first")
     written(keyed.window(tumbling("3s")).apply(listed), "apply")

@@ -36,6 +36,7 @@ TESTS = {
     "`join` within a time or in windows": "test_joins_in_time",
     "`join(as_of=True)`": "test_joins_as_of_a_time",
     "`join` by key alone": "test_regular_joins",
+    "`join` with a lookup": "test_joins_with_a_lookup",
     "functions and whatever else goes by arrival": "test_what_goes_by_arrival",
     "the same without event time": "test_what_goes_by_arrival_without_event_time",
     "late rows that nobody reads": "test_late_rows_that_nobody_reads",
@@ -184,6 +185,10 @@ def test_regular_joins(runs):
         return +found
 
     same(runs, "kinds", ["regular", "unmet"], held)
+
+
+def test_joins_with_a_lookup(runs):
+    same(runs, "kinds", ["looked-up"])
 
 
 def test_joins_as_of_a_time(runs):
