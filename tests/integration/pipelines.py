@@ -325,15 +325,25 @@ def held(out: Path, rate: float | None) -> Pipeline:
     return p
 
 
+UPDATE_KEYS = {"filtered": ("key",), "again": ("rest",), "best": ("rest", "rank"), "both": ("rest", "key")}
+"""The columns by which a row replaces another, of the sinks whose changes have such."""
+
+
 def what_holds(out: Path) -> Counter[str]:
-    """The rows that are not taken back again; what is taken back was there, and once."""
-    signed: Counter[str] = Counter()
+    """The rows that are not taken back again. Those of a key lie in order: at every moment one of them holds at most, and
+    that is the one that is taken back."""
+    found: Counter[str] = Counter()
     for folder in sorted(out.iterdir()):
+        held: dict[tuple[Any, ...], str] = {}
         for row in rows(folder):
-            sign = -1 if row.pop("retracted") else 1
-            signed[json.dumps({"sink": folder.name, **row}, sort_keys=True)] += sign
-    assert set(signed.values()) <= {0, 1}
-    return +signed
+            gone = row.pop("retracted")
+            key = tuple(row[name] for name in UPDATE_KEYS.get(folder.name, row))
+            content = json.dumps({"sink": folder.name, **row}, sort_keys=True)
+            assert held.pop(key, None) == (content if gone else None), (folder, row, gone)
+            if not gone:
+                held[key] = content
+        found.update(held.values())
+    return found
 
 
 # -- process functions --------------------------------------------------------------------------------------------------
