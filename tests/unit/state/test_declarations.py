@@ -139,6 +139,24 @@ def test_a_time_to_live_is_a_positive_duration():
     assert ValueState(int, ttl=timedelta(seconds=2)).ttl_us == 2_000_000
 
 
+def test_what_renews_a_time_to_live_is_described_where_it_is_not_a_write():
+    """So that descriptions in older savepoints are those of today."""
+
+    class Kept(KeyedProcess[Payment, Alert]):
+        read = ValueState(int, ttl="1s", renew="read")
+        written = ValueState(int, ttl="1s", renew="write")
+
+    assert describe_states(Kept()) == {
+        "read": {"kind": "value", "value": "int", "ttl_us": 1_000_000, "renew": "read"},
+        "written": {"kind": "value", "value": "int", "ttl_us": 1_000_000},
+    }
+    check_states("op", describe_states(Kept()), {**describe_states(Kept()), "read": {"kind": "value", "value": "int"}})
+    with pytest.raises(PipelineError, match='MapState: renew="read" is of a time to live; give ttl= as well'):
+        MapState(str, int, renew="read")
+    with pytest.raises(PipelineError, match="renew"):
+        ListState(int, ttl="1s", renew="never")  # type: ignore[arg-type]
+
+
 def described(hint, kind=ValueState):
     class Holder(KeyedProcess[Payment, Alert]):
         state = kind(hint)

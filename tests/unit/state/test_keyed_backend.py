@@ -42,6 +42,11 @@ class States(KeyedProcess[Item, Item]):
     brief_items = ListState(int, ttl="10us")
     brief_entries = MapState(str, int, ttl="10us")
     brief_total = ReducingState(lambda old, new: old + new, int, ttl="10us")
+    kept = ValueState(int, ttl="10us", renew="read")
+    kept_record = ValueState(Item, ttl="10us", renew="read")
+    kept_items = ListState(int, ttl="10us", renew="read")
+    kept_entries = MapState(str, int, ttl="10us", renew="read")
+    kept_total = ReducingState(lambda old, new: old + new, int, ttl="10us", renew="read")
 
 
 @pytest.fixture(params=["objects", "rocksdb"], autouse=True, scope="module")
@@ -144,6 +149,53 @@ def test_expired_state_is_never_returned_and_a_write_renews_it():
     assert states.brief_items.get() == []
     assert states.brief_total.get() is None
     assert list(states.brief_entries.keys()) == []
+
+
+def test_a_read_renews_where_the_declaration_says_so():
+    """Flink: OnReadAndWrite. What is not read meanwhile goes; what was renewed is so in a snapshot, too."""
+    states = Bound().at("a")
+    states.kept.set(1)
+    states.kept_record.set(Item("kept", []))
+    states.kept_items.add(1)
+    states.kept_total.add(1)
+    for name in "abc":
+        states.kept_entries.set(name, 1)
+
+    def read(bound):
+        return (
+            bound.kept.get(), bound.kept_record.get(), bound.kept_items.get(), bound.kept_total.get(),
+            bound.kept_entries.get("a"), bound.kept_entries.contains("b"),
+        )  # fmt: skip
+
+    whole = (1, Item("kept", []), [1], 1, 1, True)
+    for now in (9, 18, 27):
+        states.now = now
+        assert read(states) == whole
+        states = states.again().at("a")
+    assert dict(states.kept_entries.items()) == {"a": 1, "b": 1}, "c was not read by then"
+    states.now = 36
+    assert sorted(states.kept_entries.keys()) == ["a", "b"]
+    states = states.again().at("a")
+    states.now = 37
+    assert read(states) == (None, None, [], None, 1, True), "of all that only entries were read at 36"
+    states.now = 47
+    assert states.kept_entries.get("a") is None
+    assert states_of(states, "a") == []
+
+
+def test_a_read_renews_what_stands_in_an_older_layer():
+    """A snapshot keeps what it has; behind it the values that were read live longer."""
+    states = Bound().at("a")
+    states.kept.set(1)
+    states.kept_items.add(1)
+    states.kept_entries.set("x", 1)
+    states.now = 6
+    frozen = states.backend.freeze()
+    assert (states.kept.get(), states.kept_items.get(), states.kept_entries.get("x")) == (1, [1], 1)
+    before = Bound(segments=list(frozen.segments())).at("a")
+    before.now = states.now = 10
+    assert (before.kept.get(), before.kept_items.get(), before.kept_entries.get("x")) == (None, [], None)
+    assert (states.kept.get(), states.kept_items.get(), states.kept_entries.get("x")) == (1, [1], 1)
 
 
 def test_a_snapshot_leaves_expired_state_out_and_sweeps_it():

@@ -49,6 +49,10 @@ class Every(KeyedProcess[Item, Item]):
     brief = ValueState(int, ttl="20us")
     brief_items = ListState(int, ttl="20us")
     brief_entries = MapState(str, int, ttl="20us")
+    kept = ValueState(int, ttl="20us", renew="read")
+    kept_items = ListState(int, ttl="20us", renew="read")
+    kept_records = ListState(Item, ttl="20us", renew="read")
+    kept_entries = MapState(str, int, ttl="20us", renew="read")
 
 
 class Bound:
@@ -70,7 +74,7 @@ class Bound:
         self.cursor.key = rng.randrange(12)
         number, subkey = rng.randrange(100), rng.choice([0.0, -0.0, 1, 1.0, 2.5])
         name = rng.choice("abc")
-        match rng.randrange(22):
+        match rng.randrange(28):
             case 0:
                 return self.value.set(number)
             case 1:
@@ -113,6 +117,18 @@ class Bound:
                 return self.boxes.remove(name)
             case 20:
                 return [self.entries.get(subkey, "none"), self.boxes.contains(name), self.brief_entries.get(name)]
+            case 21:
+                return self.kept.set(number)
+            case 22:
+                return self.kept_items.add(number)
+            case 23:
+                return self.kept_records.add(Item([number]))
+            case 24:
+                return self.kept_entries.set(name, number)
+            case 25:
+                return [self.kept.get(), self.kept_items.get(), self.kept_records.get(), self.kept_entries.get(name)]
+            case 26:
+                return [self.kept_entries.remove(name), self.kept_entries.contains("c")]
             case _:
                 return self.seen()
 
@@ -121,7 +137,8 @@ class Bound:
         return [
             self.value.get(), self.record.get(), self.items.get(), self.records.get(), dict(self.entries.items()),
             dict(self.boxes.items()), self.total.get(), self.brief.get(), self.brief_items.get(),
-            sorted(self.brief_entries.keys()),
+            sorted(self.brief_entries.keys()), self.kept.get(), self.kept_items.get(), self.kept_records.get(),
+            dict(self.kept_entries.items()),
         ]  # fmt: skip
 
 

@@ -523,3 +523,22 @@ def test_values_expire_for_many_keys_as_for_one():
     harness.now_us = 1_000_000
     harness.frame(NODE_ROWS)
     assert found == [[-1] * 3 + [None] * 3, [3, 2, 3] * 2, [-1] * 3 + [None] * 3]
+
+
+@pytest.mark.parametrize(("renew", "last"), [("write", [None] * 3), ("read", [3, 2, 3])])
+def test_reading_many_keys_renews_what_says_so(renew, last):
+    """All that are read; here they are written once."""
+    found = []
+    kept = ValueState(int, ttl="1s", renew=renew)
+    kept.name = "kept"
+
+    def on_batch(self, frame, ctx):
+        found.append(self.kept.get_many(ctx.keys).to_list())
+        if len(found) == 1:
+            self.kept.set_many(ctx.keys, frame["value"])
+
+    harness = run(keyed(on_batch, kept=kept))
+    for now_us in (0, 900_000, 1_800_000):
+        harness.now_us = now_us
+        harness.frame(NODE_ROWS)
+    assert found[-1] == last

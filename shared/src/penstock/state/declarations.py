@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, TypeVar, overload
 
 from penstock.arguments import checked
 from penstock.errors import PipelineError, UsageError
@@ -27,6 +27,9 @@ K = TypeVar("K")
 V = TypeVar("V")
 D = TypeVar("D")
 
+Renew = Literal["write", "read"]
+"""What a time to live begins anew with: a write, or a read as well (Flink: OnCreateAndWrite, OnReadAndWrite)."""
+
 
 class State(ABC):
     """Base of all state declarations."""
@@ -34,12 +37,15 @@ class State(ABC):
     kind: ClassVar[str]
     keyed: ClassVar[bool] = True
 
-    def __init__(self, *types: Any, ttl: Duration | None = None) -> None:
+    def __init__(self, *types: Any, ttl: Duration | None = None, renew: Renew = "write") -> None:
         self.name = ""
         self.types: tuple[Any, ...] = types
         self.ttl_us: int | None = (
             None if ttl is None else duration_us(ttl, f"{type(self).__name__}: ttl", positive=True)
         )
+        self.renewed_by_reads = renew == "read"
+        if self.renewed_by_reads and ttl is None:
+            raise PipelineError(f'{type(self).__name__}: renew="read" is of a time to live; give ttl= as well')
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -67,6 +73,7 @@ class ValueState(State, Generic[T]):
     Args:
         value_type: type of the value: a scalar, dataclass, `msgspec.Struct`, or list or dict of such.
         ttl: how long a value lives after it was written, in processing time; it is never returned after that.
+        renew: what begins it anew: `"write"`, or `"read"` as well (Flink's OnReadAndWrite), which then costs as much.
 
     Example:
         >>> class Each(KeyedProcess[Bid, Total]):
@@ -81,8 +88,8 @@ class ValueState(State, Generic[T]):
     kind = "value"
 
     @checked
-    def __init__(self, value_type: type[T], *, ttl: Duration | None = None) -> None:
-        super().__init__(value_type, ttl=ttl)
+    def __init__(self, value_type: type[T], *, ttl: Duration | None = None, renew: Renew = "write") -> None:
+        super().__init__(value_type, ttl=ttl, renew=renew)
 
     @overload
     def get(self) -> T | None: ...
@@ -126,7 +133,7 @@ class ValueState(State, Generic[T]):
 
 
 class ListState(State, Generic[T]):
-    """A list of values per key; with a time to live, each element has its own.
+    """A list of values per key; with a time to live, each element has its own, and `renew="read"` renews all at once.
 
     Example:
         >>> class Each(KeyedProcess[Bid, Total]):
@@ -141,8 +148,8 @@ class ListState(State, Generic[T]):
     kind = "list"
 
     @checked
-    def __init__(self, element_type: type[T], *, ttl: Duration | None = None) -> None:
-        super().__init__(element_type, ttl=ttl)
+    def __init__(self, element_type: type[T], *, ttl: Duration | None = None, renew: Renew = "write") -> None:
+        super().__init__(element_type, ttl=ttl, renew=renew)
 
     def get(self) -> list[T]:
         """The elements of the current key in the order in which they were added: a new list."""
@@ -162,7 +169,7 @@ class ListState(State, Generic[T]):
 
 
 class MapState(State, Generic[K, V]):
-    """A dictionary per key; with a time to live, each entry has its own.
+    """A dictionary per key; with a time to live, each entry has its own, and `renew="read"` renews those that are read.
 
     Example:
         >>> class Each(KeyedProcess[Bid, Total]):
@@ -178,8 +185,10 @@ class MapState(State, Generic[K, V]):
     kind = "map"
 
     @checked
-    def __init__(self, key_type: type[K], value_type: type[V], *, ttl: Duration | None = None) -> None:
-        super().__init__(key_type, value_type, ttl=ttl)
+    def __init__(
+        self, key_type: type[K], value_type: type[V], *, ttl: Duration | None = None, renew: Renew = "write"
+    ) -> None:
+        super().__init__(key_type, value_type, ttl=ttl, renew=renew)
 
     @overload
     def get(self, key: K) -> V | None: ...
@@ -234,8 +243,10 @@ class ReducingState(State, Generic[T]):
     kind = "reducing"
 
     @checked
-    def __init__(self, function: Callable[[T, T], T], value_type: type[T], *, ttl: Duration | None = None) -> None:
-        super().__init__(value_type, ttl=ttl)
+    def __init__(
+        self, function: Callable[[T, T], T], value_type: type[T], *, ttl: Duration | None = None, renew: Renew = "write"
+    ) -> None:
+        super().__init__(value_type, ttl=ttl, renew=renew)
         self.function = function
 
     @overload
@@ -388,7 +399,9 @@ def declared_states(process: object) -> dict[str, State]:
 
 
 def describe_states(process: object) -> dict[str, Any]:
-    """A JSON value per declared state: kind, types and time to live. What a savepoint keeps and a restore compares.
+    """A JSON value per declared state: kind, types, time to live and what renews it. What a savepoint keeps.
+
+    A restore compares kind and types.
 
     Raises:
         PipelineError: a type cannot be stored.
@@ -403,6 +416,8 @@ def _describe(state: State, where: str) -> dict[str, Any]:
     described.update((name, describe_type(hint, where)) for name, hint in zip(names, state.types, strict=True))
     if state.ttl_us is not None:
         described["ttl_us"] = state.ttl_us
+    if state.renewed_by_reads:
+        described["renew"] = "read"
     return described
 
 

@@ -3,7 +3,7 @@
 Each bound state is a subclass of its declaration that works on a `Table` for the current key of a `KeyCursor`. The
 operator sets the cursor before it calls user code. Entries with a time to live are stored as `(expires_us, value)`;
 expired ones are never returned, and are removed when they are met and when a snapshot finds them (Flink: StateTtlConfig
-with OnCreateAndWrite, NeverReturnExpired).
+with OnCreateAndWrite, or OnReadAndWrite where the declaration says so, and NeverReturnExpired).
 
 Responsible for the meaning of get, set and the others, and for turning a state into neutral rows and back. Gathering
 the states of an operator into segments is `penstock.state.keyed_backend`'s business.
@@ -68,9 +68,14 @@ class Binding:
         self.cursor = cursor
         self.now_us = now_us
         self.ttl_us = declaration.ttl_us
+        self.renewed_by_reads = declaration.renewed_by_reads
         where = f"operator {operator!r}, state {declaration.name!r}"
         self.codecs = [ValueCodec(hint, where) for hint in declaration.types]
         self.column = ValueColumn(declaration.types[-1], where)
+
+    def until(self) -> int | None:
+        """When what is written now expires."""
+        return None if self.ttl_us is None else self.now_us() + self.ttl_us
 
 
 class BoundState:
@@ -166,6 +171,8 @@ class BoundExpiringValueState(BoundValueState):
         if entry[0] <= self._binding.now_us():
             self.table.remove(key)
             return default
+        if self._binding.renewed_by_reads:
+            self.table.live[key] = (self._binding.until(), entry[1])
         return entry[1]
 
     def set(self, value: Any) -> None:
@@ -174,17 +181,19 @@ class BoundExpiringValueState(BoundValueState):
         self.table.live[self._cursor.key] = (self._binding.now_us() + self._ttl_us, value)
 
     def _found(self, keys: list[Any], default: Any) -> list[Any]:
-        table, now = self.table, self._binding.now_us()
+        table, now, renews = self.table, self._binding.now_us(), self._binding.renewed_by_reads
         found: list[Any] = []
         for key, entry in zip(keys, table.get_many(keys), strict=True):
             if entry is not ABSENT and entry[0] <= now:
                 table.remove(key)
+            elif entry is not ABSENT and renews:
+                table.live[key] = (now + self._ttl_us, entry[1])
             found.append(default if entry is ABSENT or entry[0] <= now else entry[1])
         return found
 
     def set_many(self, keys: pl.Series, values: pl.Series) -> None:
         of = self._cursor.keys_of(keys)
-        until = repeat(self._binding.now_us() + self._ttl_us)
+        until = repeat(self._binding.until())
         entries = zip(until, self._column.values(values, len(of)), strict=False)
         self.table.live.update(zip(of, entries, strict=True))
 
@@ -197,7 +206,7 @@ class BoundExpiringValueState(BoundValueState):
                 yield key, None, encode(value), expires
 
     def load(self, rows: Sequence[StoredRow]) -> None:
-        fresh = self._binding.now_us() + self._ttl_us
+        fresh = self._binding.until()
         for key, _, value, expires in rows:
             self.table.live[key] = (fresh if expires is None else expires, self._codec.decode(value))
 
@@ -272,11 +281,14 @@ class BoundListState(ListState[Any], BoundState):
     def _entry(self, value: Any) -> tuple[int | None, Any]:
         if value.__class__ is not self._codec.exact:
             value = self._codec.checked(value)
-        ttl = self._binding.ttl_us
-        return (None if ttl is None else self._binding.now_us() + ttl, value)
+        return (self._binding.until(), value)
 
     def get(self) -> list[Any]:
-        return [value for _, value in self._entries()]
+        values = [value for _, value in self._entries()]
+        if self._binding.renewed_by_reads:
+            until = self._binding.until()
+            self._replace(self._cursor.key, [(until, value) for value in values])
+        return values
 
     def add(self, value: Any) -> None:
         entries = self._entries()
@@ -309,7 +321,7 @@ class BoundListState(ListState[Any], BoundState):
 
     def load(self, rows: Sequence[StoredRow]) -> None:
         ttl = self._binding.ttl_us
-        fresh = None if ttl is None else self._binding.now_us() + ttl
+        fresh = self._binding.until()
         for key, _, data, expires in rows:
             until = None if ttl is None else (fresh if expires is None else expires)
             entries = self.table.live.setdefault(key, [])
@@ -354,6 +366,8 @@ class BoundMapState(MapState[Any, Any], BoundState):
         if not self._lives(entry):
             self.remove(key)
             return default
+        if self._binding.renewed_by_reads:
+            entries[key] = (self._binding.until(), entry[1])
         return entry[1]
 
     def set(self, key: Any, value: Any) -> None:
@@ -361,9 +375,8 @@ class BoundMapState(MapState[Any, Any], BoundState):
             key = self._key_codec.checked(key)
         if value.__class__ is not self._codec.exact:
             value = self._codec.checked(value)
-        ttl = self._binding.ttl_us
         entries = self._entries()
-        entries[key] = (None if ttl is None else self._binding.now_us() + ttl, value)
+        entries[key] = (self._binding.until(), value)
         if len(entries) == 1:
             self.table.live[self._cursor.key] = entries
 
@@ -377,7 +390,11 @@ class BoundMapState(MapState[Any, Any], BoundState):
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         # A list first: users may change the state while they iterate.
-        living = [(key, entry[1]) for key, entry in self._entries().items() if self._lives(entry)]
+        entries = self._entries()
+        living = [(key, entry[1]) for key, entry in entries.items() if self._lives(entry)]
+        if self._binding.renewed_by_reads:
+            until = self._binding.until()
+            entries.update((key, (until, value)) for key, value in living)
         return iter(living)
 
     def keys(self) -> Iterator[Any]:
@@ -399,7 +416,7 @@ class BoundMapState(MapState[Any, Any], BoundState):
 
     def load(self, rows: Sequence[StoredRow]) -> None:
         ttl = self._binding.ttl_us
-        fresh = None if ttl is None else self._binding.now_us() + ttl
+        fresh = self._binding.until()
         for key, subkey, value, expires in rows:
             until = None if ttl is None else (fresh if expires is None else expires)
             entries = self.table.live.setdefault(key, {})

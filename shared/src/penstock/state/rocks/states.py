@@ -52,16 +52,14 @@ class Slot:
         self.bytes = slot_bytes(slot)
         self.cursor = binding.cursor
         self.now_us = binding.now_us
+        self.until = binding.until
         self.ttl_us = binding.ttl_us
+        self.renewed_by_reads = binding.renewed_by_reads
 
     def prefix(self, key: Any) -> bytes:
         """Where the state of a key begins."""
         group, data = self.places.of(key)
         return group + self.bytes + data
-
-    def until(self) -> int | None:
-        """When what is written now expires."""
-        return None if self.ttl_us is None else self.now_us() + self.ttl_us
 
     def entry(self, data: bytes, decode: Callable[[bytes], Any]) -> Entry:
         """The entry of stored bytes; what was stored without a time to live has a fresh one."""
@@ -174,6 +172,9 @@ class RocksValueState(ValueState[Any], RocksState):
         if entry[0] is not None and not self._slot.lives(entry):
             self._clear(key)
             return default
+        if self._slot.renewed_by_reads:
+            self._live[key] = (self._slot.until(), entry[1])
+            self._written[key] = None
         return entry[1]
 
     def _load(self, key: Any) -> Any:
@@ -336,7 +337,12 @@ class RocksListState(ListState[Any], RocksState):
         return _Element(next(self._numbers), self._slot.until(), value, None)
 
     def get(self) -> list[Any]:
-        return [one.value for one in self._elements()]
+        elements = self._elements()
+        if self._slot.renewed_by_reads:
+            until = self._slot.until()
+            for one in elements:
+                one.expires = until
+        return [one.value for one in elements]
 
     def add(self, value: Any) -> None:
         key = self._cursor.key
@@ -358,7 +364,7 @@ class RocksListState(ListState[Any], RocksState):
             for key, elements in lists.items():
                 prefix = self._slot.prefix(key)
                 for one in elements:
-                    if one.data is None or not self._codec.immutable:
+                    if one.data is None or not self._codec.immutable or self._slot.renewed_by_reads:
                         data = framed(self._codec.encode(one.value), one.expires)
                         if data != one.data:
                             changes[prefix + one.number.to_bytes(NUMBER_BYTES)] = data
@@ -429,7 +435,11 @@ class RocksMapState(MapState[Any, Any], RocksState):
 
     def get(self, key: Any, default: Any = None) -> Any:
         entry = self._known(key)
-        return default if entry is ABSENT else entry[1]
+        if entry is ABSENT:
+            return default
+        if self._slot.renewed_by_reads:
+            self._put(key, (self._slot.until(), entry[1]))
+        return entry[1]
 
     def set(self, key: Any, value: Any) -> None:
         if key.__class__ is not self._key_codec.exact:
@@ -443,13 +453,18 @@ class RocksMapState(MapState[Any, Any], RocksState):
             self._put(key, ABSENT)
 
     def contains(self, key: Any) -> bool:
-        return self._known(key) is not ABSENT
+        return self.get(key, ABSENT) is not ABSENT
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         # A list first: users may change the state while they iterate.
         lives = self._slot.lives
         entries = self._all().items()
-        return iter([(key, entry[1]) for key, entry in entries if entry is not ABSENT and lives(entry)])
+        living = [(key, entry[1]) for key, entry in entries if entry is not ABSENT and lives(entry)]
+        if self._slot.renewed_by_reads:
+            until = self._slot.until()
+            for key, value in living:
+                self._put(key, (until, value))
+        return iter(living)
 
     def _all(self) -> dict[Any, Any]:
         current, entries, slot = self._cursor.key, self._entries(), self._slot
