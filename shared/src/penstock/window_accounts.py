@@ -297,6 +297,7 @@ def of_partials(taken: type[Any], partial: type[Any]) -> type[PartialProcess]:
     """
     partials = MapState(tuple[int, int, bool], cast("Any", partial))
     partials.name = "partials"
+    partials.exact = True  # the sum of ints has other parts than that of floats
     of = cast("Any", KeyedProcess)[taken, Totalled]
     states = {"rows": declared_rows(taken), "partials": partials, "__orig_bases__": (of,)}
     made = type("agg", (PartialProcess,), states)

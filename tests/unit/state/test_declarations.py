@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import subprocess
 import sys
 from datetime import datetime, timedelta
@@ -13,6 +14,7 @@ import pytest
 
 from penstock.errors import IncompatibleStateError, PipelineError, UsageError
 from penstock.process_functions import (
+    BroadcastState,
     KeyedProcess,
     ListState,
     MapState,
@@ -20,13 +22,15 @@ from penstock.process_functions import (
     OutputTag,
     Process,
     ReducingState,
+    UnionListState,
     ValueState,
     check_process,
     describe_states,
     process_types,
 )
-from penstock.state.compatibility import check_states
+from penstock.state.compatibility import check_states, is_widened
 from penstock.state.declarations import declared_states
+from penstock.window_accounts import of_partials
 
 
 @dataclasses.dataclass
@@ -212,7 +216,12 @@ def test_compatible_changes_of_a_record(new):
         (float, int, "state 'state': the snapshot holds float, the pipeline declares int"),
         (OLD, record("Old", ("a", int), ("b", list[str]), ("c", float)), r"declares Old\(a: int, .*c: float\)"),
         (OLD, record("Old", ("a", str), ("b", list[str])), r"holds Old\(a: int, b: list\[str\]\)"),
-        (dict[str, int], dict[str, float], r"holds dict\[str, int\], the pipeline declares dict\[str, float\]"),
+        (dict[str, float], dict[str, int], r"holds dict\[str, float\], the pipeline declares dict\[str, int\]"),
+        (dict[int, int], dict[float, int], r"holds dict\[int, int\], the pipeline declares dict\[float, int\]"),
+        (int | float, int, r"holds int \| float"),
+        (int, str | bool, r"holds int, the pipeline declares str \| bool|declares bool \| str"),
+        (tuple[int, int], tuple[float], r"holds tuple\[int, int\]"),
+        (bool, float, "holds bool"),
         (int | None, int, r"holds int \| none"),
         (datetime, int, "holds datetime"),
         (Pair, Turned, r"holds Pair\(a: int, b: int\)"),
@@ -223,6 +232,64 @@ def test_incompatible_changes_name_operator_state_and_both_types(old, new, messa
     """A changed type is never read as something else."""
     with pytest.raises(IncompatibleStateError, match=f"operator 'op', {message}|{message}"):
         check_states("op", described(old), described(new))
+
+
+class FloatPair(NamedTuple):
+    a: float
+    b: float
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "widened"),
+    [
+        (int, float, True),
+        (int | None, float | None, True),
+        (int, float | str, True),
+        (int | float, float, True),
+        (int, int | float, False),
+        (list[int], list[float], True),
+        (tuple[int, str], tuple[float, str], True),
+        (dict[str, int], dict[str, float], True),
+        (dict[int, str], dict[int, str], False),
+        (OLD, record("Old", ("a", float), ("b", list[str])), True),
+        (OLD, record("Old", ("a", int), ("b", list[str]), ("c", float, 0.0)), False),
+        (Pair, FloatPair, True),
+    ],
+)
+def test_ints_of_keyed_state_can_be_read_as_floats(old, new, widened):
+    """Wherever they stand in a value; which states are to be written anew is told."""
+    for kind in (ValueState, ListState, functools.partial(MapState, str), functools.partial(ReducingState, max)):
+        before, after = described(old, kind), described(new, kind)
+        assert check_states("op", before, after) == []
+        assert is_widened(before["state"], after["state"]) == widened
+
+
+def test_partials_of_windows_are_never_widened():
+    """Those of ints are not those of floats: a sum of ints is in two parts."""
+    old, new = (
+        describe_states(of_partials(Payment, record("Partial", ("total_0", kind | None), ("total_1", int | None))))
+        for kind in (int, float)
+    )
+    assert check_states("op", old, old) == []
+    with pytest.raises(IncompatibleStateError, match=r"state 'partials': the snapshot holds Partial\(total_0: int"):
+        check_states("op", old, new)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (MapState(int, str), MapState(float, str)),
+        (MapState(Pair, str), MapState(FloatPair, str)),
+        (OperatorListState(int), OperatorListState(float)),
+        (UnionListState(int), UnionListState(float)),
+        (BroadcastState(str, int), BroadcastState(str, float)),
+    ],
+)
+def test_ints_are_not_read_as_floats_in_map_keys_and_in_state_without_key(old, new):
+    """Another type of key is another key; state without key is restored without knowing what it was."""
+    old, new = (describe_states(type("Each", (), {"state": state})) for state in (old, new))
+    with pytest.raises(IncompatibleStateError, match="state 'state': the snapshot holds"):
+        check_states("op", old, new)
 
 
 @pytest.mark.parametrize(("old", "new"), [("namedtuple", Pair), ("typeddict", Shaped)])

@@ -471,6 +471,160 @@ def test_records_grow_fields_and_states_come_and_go():
         states.again(Changed)
 
 
+class Left(msgspec.Struct, frozen=True, tag="left"):
+    n: int
+    id: int
+
+
+class Right(msgspec.Struct, frozen=True, tag="right", array_like=True):
+    id: int
+    n: int
+
+
+class WiderLeft(msgspec.Struct, frozen=True, tag="left"):
+    id: int
+    n: float
+
+
+class WiderRight(msgspec.Struct, frozen=True, tag="right", array_like=True):
+    id: int
+    n: float
+    more: int = 0
+
+
+class Whole(KeyedProcess[Item, Item]):
+    value = ValueState(int)
+    maybe = ValueState(int | None)
+    record = ValueState(dict[str, Left | None])
+    either = ValueState(list[Left] | int)
+    array = ValueState(Right)
+    some = ValueState(frozenset[int])
+    pair = ValueState(tuple[int | float, int])
+    shaped = ValueState(Shaped | int)
+    entries = MapState(int, int)
+    items = ListState(int)
+    total = ReducingState(lambda old, new: old + new, int)
+    brief = ListState(int, ttl="10us")
+
+
+class Wider(KeyedProcess[Item, Item]):
+    value = ValueState(float)
+    maybe = ValueState(float | None)
+    record = ValueState(dict[str, WiderLeft | None])
+    either = ValueState(list[WiderLeft] | float)
+    array = ValueState(WiderRight)
+    some = ValueState(frozenset[float])
+    pair = ValueState(tuple[int | float, float])
+    shaped = ValueState(Shaped | float)
+    entries = MapState(int, float)
+    items = ListState(float)
+    total = ReducingState(lambda old, new: old + new, float)
+    brief = ListState(float, ttl="10us")
+
+
+BEYOND = 2**53 + 1
+"""The least int that no float is."""
+
+
+def floats_of(value):
+    return repr(msgspec.to_builtins(value))
+
+
+def test_ints_become_floats_where_floats_are_declared_now():
+    """In every kind of state and at any depth, also those that nobody touches before the next snapshot; ids stay ints."""
+    states = Bound(Whole).at("a")
+    states.value.set(2**60)
+    states.maybe.set(-3)
+    states.record.set({"x": Left(5, BEYOND), "y": None})
+    states.either.set(7)
+    states.array.set(Right(BEYOND, 8))
+    states.some.set(frozenset([3]))
+    states.pair.set((BEYOND, 2))
+    states.shaped.set(4)
+    states.entries.set(BEYOND, 6)
+    states.items.update([1, 2])
+    states.total.add(10)
+    states.brief.add(1)
+    wider = states.again(Wider)
+    ((_, data),) = wider.backend.freeze().segments()
+    header, rows = decode_segment(data, "op")
+    stored = {header["names"][row["__state"]]: msgspec.msgpack.decode(row["__value"]) for row in rows.to_dicts()}
+    assert repr((stored["value"], stored["array"], stored["items"])) == repr(
+        (2.0**60, ["right", BEYOND, 8.0, 0], [1.0, 2.0])
+    )
+    wider = wider.again(Wider).at("a")
+    wider.total.add(0.5)
+    wider.items.add(0.5)
+    assert repr((wider.value.get(), wider.maybe.get(), wider.either.get())) == repr((2.0**60, -3.0, 7.0))
+    assert floats_of(wider.record.get()) == floats_of({"x": WiderLeft(BEYOND, 5.0), "y": None})
+    assert repr(wider.array.get()) == repr(WiderRight(BEYOND, 8.0))
+    assert repr((wider.some.get(), wider.pair.get(), wider.shaped.get())) == repr(
+        (frozenset([3.0]), (BEYOND, 2.0), 4.0)
+    )
+    assert repr((dict(wider.entries.items()), wider.items.get())) == repr(({BEYOND: 6.0}, [1.0, 2.0, 0.5]))
+    assert repr((wider.total.get(), wider.brief.get())) == repr((10.5, [1.0]))
+    wider.now = 10
+    assert wider.brief.get() == [], "its time to live has not begun anew"
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("value", lambda state: state.set(BEYOND)),
+        ("maybe", lambda state: state.set(-BEYOND)),
+        ("record", lambda state: state.set({"x": None, "y": Left(BEYOND, 1)})),
+        ("either", lambda state: state.set([Left(1, BEYOND), Left(BEYOND, 1)])),
+        ("array", lambda state: state.set(Right(1, BEYOND))),
+        ("some", lambda state: state.set(frozenset([2**53, BEYOND]))),
+        ("pair", lambda state: state.set((1, BEYOND))),
+        ("shaped", lambda state: state.set(BEYOND)),
+        ("entries", lambda state: state.set(1, BEYOND)),
+        ("items", lambda state: state.update([1, BEYOND])),
+        ("total", lambda state: state.add(BEYOND)),
+        ("brief", lambda state: state.add(BEYOND)),
+    ],
+)
+def test_an_int_that_no_float_is_is_refused_when_its_state_is_restored(name, write):
+    """It would lose digits; state and number are named, and the former declaration goes on."""
+    states = Bound(Whole).at("a")
+    write(getattr(states, name))
+    with pytest.raises(IncompatibleStateError, match=f"operator 'op', state '{name}': the snapshot holds -?{BEYOND},"):
+        states.again(Wider)
+    states.again(Whole)
+
+
+def test_a_dict_by_record_is_refused_where_ints_would_become_floats():
+    """What stands in it cannot be told without its types; by tuple it can."""
+
+    class ByRecord(KeyedProcess[Item, Item]):
+        value = ValueState(dict[Left | int, int])
+
+    class WiderByRecord(KeyedProcess[Item, Item]):
+        value = ValueState(dict[Left | int, float])
+
+    states = Bound(ByRecord).at("a")
+    states.value.set({1: 2})
+    assert repr(states.again(WiderByRecord).at("a").value.get()) == repr({1: 2.0})
+    states.value.set({Left(1, 2): 2})
+    with pytest.raises(IncompatibleStateError, match="state 'value': the snapshot holds a dict whose keys are records"):
+        states.again(WiderByRecord)
+
+
+@settings(max_examples=40, deadline=None)
+@given(numbers=st.lists(st.integers(-(2**63), 2**64 - 1) | st.integers(50, 63).map(lambda n: 2**n + 2), max_size=5))
+def test_ints_become_exactly_themselves_or_are_refused(numbers):
+    """Whatever ints there are."""
+    states = Bound(Whole).at("a")
+    states.items.update(numbers)
+    if any(float(number) != number for number in numbers):
+        with pytest.raises(IncompatibleStateError, match="state 'items'"):
+            states.again(Wider)
+    else:
+        found = states.again(Wider).at("a").items.get()
+        assert found == numbers
+        assert all(type(number) is float for number in found)
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     keys=st.lists(

@@ -35,8 +35,8 @@ class ValueCodec:
     """
 
     def __init__(self, hint: Any, where: str) -> None:
-        self._hint = hint
-        self._where = where
+        self.hint = hint
+        self.where = where
         self._encode = msgspec.msgpack.Encoder(enc_hook=_plain_part).encode
         self._decode = msgspec.msgpack.Decoder(hint).decode
         self._accepted = _classes(hint)
@@ -61,14 +61,14 @@ class ValueCodec:
         try:
             return self._encode(value)
         except (TypeError, OverflowError, UnicodeError, msgspec.EncodeError) as error:
-            raise UserCodeError(f"{self._where}: the value {value!r} cannot be stored: {error}") from error
+            raise UserCodeError(f"{self.where}: the value {value!r} cannot be stored: {error}") from error
 
     def _read_back(self, value: Any, data: bytes) -> Any:
         try:
             return self._decode(data)
         except msgspec.MsgspecError as error:
             raise UserCodeError(
-                f"{self._where} holds {type_name(self._hint)}, but was given {value!r}, which is not one: {error}"
+                f"{self.where} holds {type_name(self.hint)}, but was given {value!r}, which is not one: {error}"
             ) from error
 
     def decode(self, data: bytes) -> Any:
@@ -81,7 +81,7 @@ class ValueCodec:
             return self._decode(data)
         except msgspec.MsgspecError as error:
             raise IncompatibleStateError(
-                f"{self._where}: a stored value does not fit the declared type {type_name(self._hint)}: {error}"
+                f"{self.where}: a stored value does not fit the declared type {type_name(self.hint)}: {error}"
             ) from error
 
     def copy(self, value: Any) -> Any:
@@ -103,7 +103,7 @@ class ValueCodec:
         return value
 
     def _refuse(self, value: Any) -> NoReturn:
-        raise UserCodeError(f"{self._where} holds {type_name(self._hint)}, but was given {value!r}")
+        raise UserCodeError(f"{self.where} holds {type_name(self.hint)}, but was given {value!r}")
 
 
 def _is_more(value: Any, accepted: tuple[type, ...]) -> bool:

@@ -36,6 +36,8 @@ class State(ABC):
 
     kind: ClassVar[str]
     keyed: ClassVar[bool] = True
+    exact: bool = False
+    """Whether ints that a snapshot has must not become floats, because they mean something else than these."""
 
     def __init__(self, *types: Any, ttl: Duration | None = None, renew: Renew = "write") -> None:
         self.name = ""
@@ -418,6 +420,8 @@ def _describe(state: State, where: str) -> dict[str, Any]:
         described["ttl_us"] = state.ttl_us
     if state.renewed_by_reads:
         described["renew"] = "read"
+    if state.exact:
+        described["exact"] = True
     return described
 
 

@@ -15,12 +15,14 @@ import polars as pl
 import structlog
 
 from penstock.state.backend import FrozenTable
+from penstock.state.codec import ValueCodec
 from penstock.state.columns import key_frame, key_values
 from penstock.state.compatibility import check_states
 from penstock.state.declarations import State, describe_type
 from penstock.state.keyed_state import Binding, BoundState, KeyCursor, StoredRow, bind
 from penstock.state.segments import decode_segments, encode_segments
 from penstock.state.timers import TimerQueue
+from penstock.state.widening import as_declared
 from penstock.types import Schema
 
 EVENT_TIMERS: Final = "__event_timers"
@@ -73,6 +75,8 @@ class KeyedObjects:
 class _Bound:
     state: BoundState
     description: Mapping[str, Any]
+    codec: ValueCodec
+    """Of its values."""
 
 
 class KeyedObjectBackend:
@@ -99,9 +103,10 @@ class KeyedObjectBackend:
 
     def bind(self, declaration: State, description: Mapping[str, Any] | None = None) -> State:
         """The state that stands in for a declaration; `description` is what `describe_states` says of it."""
-        state = bind(declaration, Binding(declaration, self._cursor, self._now_us, self._operator))
+        binding = Binding(declaration, self._cursor, self._now_us, self._operator)
+        state = bind(declaration, binding)
         self._bound[declaration.name] = _Bound(
-            cast("BoundState", state), description or described(declaration, self._operator)
+            cast("BoundState", state), description or described(declaration, self._operator), binding.codecs[-1]
         )
         return state
 
@@ -149,18 +154,20 @@ class KeyedObjectBackend:
             left_behind.update(check_states(self._operator, header["states"], self._descriptions()))
             # As rows are sorted by state within a segment of one snapshot, this is a split, not a shuffle.
             for part in rows.partition_by("__state", maintain_order=True):
-                self._restore_part(header["names"][part["__state"][0]], part)
+                self._restore_part(header, header["names"][part["__state"][0]], part)
         warn_left_behind(self._operator, left_behind)
 
-    def _restore_part(self, name: str, part: pl.DataFrame) -> None:
+    def _restore_part(self, header: Mapping[str, Any], name: str, part: pl.DataFrame) -> None:
         keys = key_values(part, self._keys)
         timers = {EVENT_TIMERS: self.event_timers, PROCESSING_TIMERS: self.processing_timers}.get(name)
         if timers is not None:
             for key, time in zip(keys, part["__time_us"].to_list(), strict=True):
                 timers.set(key, time)
         elif name in self._bound:
+            bound = self._bound[name]
             columns = [part[column].to_list() for column in ("__subkey", "__value", "__time_us")]
-            self._bound[name].state.load(list(zip(keys, *columns, strict=True)))
+            rows: Iterator[StoredRow] = zip(keys, *columns, strict=True)
+            bound.state.load(list(as_declared(rows, header["states"][name], bound.description, bound.codec)))
 
     def close(self) -> None:
         """Nothing is held beside the process."""

@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 import polars as pl
 
 from penstock.protocol.keygroups import KeyGroupRange
+from penstock.state.codec import ValueCodec
 from penstock.state.columns import key_frame, key_values
 from penstock.state.compatibility import check_states
 from penstock.state.declarations import State
@@ -45,6 +46,7 @@ from penstock.state.rocks.states import RocksState, Slot, bind, living, runs
 from penstock.state.rocks.store import MOST_HELD_BYTES, Changes, FrozenEntries, Pairs, RocksStore
 from penstock.state.rocks.timers import RocksTimers
 from penstock.state.segments import decode_segments, encode_segment
+from penstock.state.widening import as_declared
 from penstock.types import Schema, schema_to_json
 
 _SEGMENT_BYTES: Final = 4 << 20
@@ -231,6 +233,8 @@ class KeyedRocksBackend:
         self._numbers = count()
         self._states: dict[str, RocksState] = {}
         self._descriptions: dict[str, Mapping[str, Any]] = {}
+        self._codecs: dict[str, ValueCodec] = {}
+        """Of their values."""
         self._timed: set[bytes] = set()
         """Of the states with a time to live."""
         self._cleaned = b""
@@ -245,6 +249,7 @@ class KeyedRocksBackend:
         state = bind(declaration, slot, binding, self._numbers)
         self._states[declaration.name] = cast("RocksState", state)
         self._descriptions[declaration.name] = description or described(declaration, self._operator)
+        self._codecs[declaration.name] = binding.codecs[-1]
         if declaration.ttl_us is not None:
             self._timed.add(slot.bytes)
         return state
@@ -320,16 +325,18 @@ class KeyedRocksBackend:
         for group, header, rows in decode_segments(segments, self._operator, KIND, self._keys):
             left_behind.update(check_states(self._operator, header["states"], self._descriptions))
             for part in rows.partition_by("__state", maintain_order=True):
-                self._restore_part(group.to_bytes(2), header["names"][part["__state"][0]], part)
+                self._restore_part(group.to_bytes(2), header, header["names"][part["__state"][0]], part)
         warn_left_behind(self._operator, left_behind)
         names = [group.to_bytes(2) for group in range(self._key_groups.start, self._key_groups.end)]
         for timers in (self.event_timers, self.processing_timers):
             timers.open(names)
 
-    def _restore_part(self, group: bytes, name: str, part: pl.DataFrame) -> None:
+    def _restore_part(self, group: bytes, header: Mapping[str, Any], name: str, part: pl.DataFrame) -> None:
         encode = self._places.encode
         columns = [part[column].to_list() for column in ("__subkey", "__value", "__time_us")]
-        rows: Iterator[StoredRow] = zip(map(encode, key_values(part, self._keys)), *columns, strict=True)
+        rows: Iterable[StoredRow] = zip(map(encode, key_values(part, self._keys)), *columns, strict=True)
+        if name in self._states:
+            rows = as_declared(rows, header["states"][name], self._descriptions[name], self._codecs[name])
         pairs = chain.from_iterable(self._stored(group, name, row) for row in rows)
         while chunk := dict(islice(pairs, ROWS_PER_FRAME)):
             self._store.write(chunk)
