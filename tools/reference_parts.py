@@ -272,6 +272,7 @@ every checkpoint, and moves with its key when the parallelism changes.
                 "MapState",
                 "BroadcastState",
                 "ReducingState",
+                "AggregatingState",
                 "Process",
                 "Context",
                 "BatchContext",

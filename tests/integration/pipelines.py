@@ -21,6 +21,8 @@ import pyarrow as pa
 from embedded_runs import counted, newest, rows
 
 from penstock import (
+    Accumulator,
+    AggregatingState,
     BatchContext,
     BroadcastState,
     Context,
@@ -358,6 +360,30 @@ class Minute:
     nth: int
 
 
+@dataclass
+class Sums:
+    sum: int
+
+
+class Summing(Accumulator[Sums, int]):
+    """A sum whose accumulator is changed in place."""
+
+    accumulator_type = Sums
+
+    def create(self) -> Sums:
+        return Sums(0)
+
+    def add(self, accumulator: Sums, value: int) -> Sums:
+        accumulator.sum += value
+        return accumulator
+
+    def merge(self, left: Sums, right: Sums) -> Sums:
+        return Sums(left.sum + right.sum)
+
+    def result(self, accumulator: Sums) -> int:
+        return accumulator.sum
+
+
 class PerMinute(KeyedProcess[Event, Minute]):
     """Tumbling windows by hand, with every kind of keyed state."""
 
@@ -365,6 +391,7 @@ class PerMinute(KeyedProcess[Event, Minute]):
     numbers = MapState(int, list[int])
     pending = ListState(int)
     totals = ReducingState(lambda left, right: left + right, int)
+    summed = AggregatingState(Summing())
     fired = ValueState(int)
 
     def on_row(self, row: Event, ctx: KeyedContext[Minute]) -> None:
@@ -374,6 +401,7 @@ class PerMinute(KeyedProcess[Event, Minute]):
         if minute not in self.pending.get():
             self.pending.add(minute)
         self.totals.add(row.value)
+        self.summed.add(row.value)
         ctx.event_timer(datetime.fromtimestamp(minute + 60, UTC))
 
     def on_timer(self, at: datetime, ctx: KeyedContext[Minute]) -> None:
@@ -381,6 +409,7 @@ class PerMinute(KeyedProcess[Event, Minute]):
         nth = self.fired.get(0) + 1
         self.fired.set(nth)
         assert minute in self.pending.get()
+        assert self.summed.get() == self.totals.get()
         self.pending.update([other for other in self.pending.get() if other != minute])
         numbers = json.dumps(sorted(self.numbers.get(minute, [])))
         ctx.emit(Minute(ctx.key, at - timedelta(seconds=60), self.counts.get(minute, 0), numbers, nth))

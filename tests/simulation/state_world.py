@@ -19,7 +19,8 @@ from tests.simulation.kernel import Violation
 from tests.simulation.mutating import Mutant, Patch, begins, called, condition, returned, statement
 
 from penstock.adapters.memory import MemoryBlobs
-from penstock.process_functions import KeyedProcess, ListState, MapState, ReducingState, ValueState
+from penstock.expressions import Accumulator
+from penstock.process_functions import AggregatingState, KeyedProcess, ListState, MapState, ReducingState, ValueState
 from penstock.protocol.incremental import LiveObjects, SnapshotChains, foreign_objects, named_objects
 from penstock.protocol.keygroups import key_group_range
 from penstock.protocol.manifests import (
@@ -53,6 +54,25 @@ NAMES = "abc"
 JOB = "ab" * 16
 
 
+class Collected(Accumulator[list[int], list[int]]):
+    """All values; the accumulator is changed in place."""
+
+    accumulator_type = list[int]
+
+    def create(self) -> list[int]:
+        return []
+
+    def add(self, accumulator: list[int], /, *values: Any, **unused: Any) -> list[int]:
+        accumulator.extend(values)
+        return accumulator
+
+    def merge(self, left: list[int], right: list[int]) -> list[int]:
+        return left + right
+
+    def result(self, accumulator: list[int]) -> list[int]:
+        return accumulator
+
+
 class Every(KeyedProcess[int, int]):
     """Every kind of state."""
 
@@ -60,6 +80,7 @@ class Every(KeyedProcess[int, int]):
     items = ListState(int)
     entries = MapState(str, int)
     total = ReducingState(lambda old, new: old + new, int)
+    collected = AggregatingState(Collected())
     brief = ValueState(int, ttl=f"{TTL_US}us")
     brief_items = ListState(int, ttl=f"{TTL_US}us")
 
@@ -72,6 +93,7 @@ class Model:
     items: list[int] = field(default_factory=list[int])
     entries: dict[str, int] = field(default_factory=dict[str, int])
     total: int | None = None
+    collected: list[int] | None = None
     brief: tuple[int, int] | None = None
     brief_items: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     timers: set[int] = field(default_factory=set[int])
@@ -80,7 +102,7 @@ class Model:
         """What can be read at that time."""
         brief = self.brief[1] if self.brief is not None and self.brief[0] > now else None
         listed = [value for until, value in self.brief_items if until > now]
-        return self.value, self.items, self.entries, self.total, brief, listed
+        return self.value, self.items, self.entries, self.total, self.collected, brief, listed
 
 
 class Subtask:
@@ -108,15 +130,15 @@ class Subtask:
         self.cursor.key = key
         of = self.states
         return (
-            of["value"].get(), of["items"].get(), dict(of["entries"].items()), of["total"].get(), of["brief"].get(),
-            of["brief_items"].get(),
+            of["value"].get(), of["items"].get(), dict(of["entries"].items()), of["total"].get(), of["collected"].get(),
+            of["brief"].get(), of["brief_items"].get(),
         )  # fmt: skip
 
     def change(self, rng: random.Random, key: int, model: Model) -> None:
         """One thing, to the state and to the model."""
         self.cursor.key = key
         number, name, of, until = rng.randrange(100), rng.choice(NAMES), self.states, self.world.now + TTL_US
-        match rng.randrange(14):
+        match rng.randrange(16):
             case 0 | 1:
                 of["value"].set(number)
                 model.value = number
@@ -149,6 +171,12 @@ class Subtask:
                 of["brief_items"].add(number)
                 model.brief_items.append((until, number))
             case 12:
+                of["collected"].add(number, number + 1)
+                model.collected = [*(model.collected or []), number, number + 1]
+            case 13:
+                of["collected"].clear()
+                model.collected = None
+            case 14:
                 self.backend.event_timers.set(key, number)
                 model.timers.add(number)
             case _:

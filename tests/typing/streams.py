@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from penstock import (
     Accumulator,
+    AggregatingState,
     BatchContext,
     BroadcastProcess,
     BroadcastState,
@@ -65,7 +66,24 @@ class Total:
 TOO_LATE = OutputTag("late", Bid)
 
 
+class Longest(Accumulator[list[str], str]):
+    accumulator_type = list[str]
+
+    def create(self) -> list[str]:
+        return []
+
+    def add(self, accumulator: list[str], value: str) -> list[str]:
+        return [*accumulator, value]
+
+    def merge(self, left: list[str], right: list[str]) -> list[str]:
+        return left + right
+
+    def result(self, accumulator: list[str]) -> str:
+        return max(accumulator, key=len)
+
+
 class PerAuction(KeyedProcess[Bid, Total]):
+    longest = AggregatingState(Longest(), ttl="1h")
     last = ValueState(float)
     seen = MapState(str, int)
 
@@ -76,6 +94,8 @@ class PerAuction(KeyedProcess[Bid, Total]):
         assert_type(self.last.get(), float | None)
         assert_type(self.last.get(default=0.0), float)
         assert_type(self.seen.get("a"), int | None)
+        assert_type(self.longest.get(), str | None)
+        assert_type(self.longest.get(default=0), str | int)
         ctx.emit(Total(row.auction, row.price))
 
 

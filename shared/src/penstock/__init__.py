@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     )
     from penstock.pipeline import Pipeline
     from penstock.process_functions import (
+        AggregatingState,
         BatchContext,
         BroadcastProcess,
         BroadcastState,
@@ -68,9 +69,9 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "penstock.process_functions": (
-        "BatchContext", "BroadcastProcess", "BroadcastState", "Context", "KeyedBatchContext", "KeyedBroadcastProcess",
-        "KeyedCoProcess", "KeyedContext", "KeyedProcess", "ListState", "MapState", "OpenContext", "OperatorListState",
-        "OutputTag", "Process", "ReducingState", "UnionListState", "ValueState",
+        "AggregatingState", "BatchContext", "BroadcastProcess", "BroadcastState", "Context", "KeyedBatchContext",
+        "KeyedBroadcastProcess", "KeyedCoProcess", "KeyedContext", "KeyedProcess", "ListState", "MapState",
+        "OpenContext", "OperatorListState", "OutputTag", "Process", "ReducingState", "UnionListState", "ValueState",
     ),
     "penstock.api.parameters": ("param",),
     "penstock.pipeline": ("Pipeline",),
@@ -96,6 +97,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Accumulator",
+    "AggregatingState",
     "BatchContext",
     "BroadcastProcess",
     "BroadcastState",

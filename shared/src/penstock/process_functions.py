@@ -22,6 +22,7 @@ from penstock.process_contexts import (
     OutputTag,
 )
 from penstock.state.declarations import (
+    AggregatingState,
     BroadcastState,
     ListState,
     MapState,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 __all__ = [
+    "AggregatingState",
     "AnyProcess",
     "BatchContext",
     "BroadcastProcess",

@@ -16,6 +16,8 @@ from polars.testing import assert_frame_equal
 from stored import UID, dicts, export, restored
 
 from penstock import (
+    Accumulator,
+    AggregatingState,
     KeyedContext,
     KeyedProcess,
     ListState,
@@ -51,12 +53,37 @@ class Item:
     note: str | None = None
 
 
+@dataclass
+class Sums:
+    sum: int
+    count: int
+
+
+class Mean(Accumulator[Sums, float]):
+    accumulator_type = Sums
+
+    def create(self) -> Sums:
+        return Sums(0, 0)
+
+    def add(self, accumulator: Sums, value: int) -> Sums:
+        accumulator.sum += value
+        accumulator.count += 1
+        return accumulator
+
+    def merge(self, left: Sums, right: Sums) -> Sums:
+        return Sums(left.sum + right.sum, left.count + right.count)
+
+    def result(self, accumulator: Sums) -> float:
+        return accumulator.sum / accumulator.count
+
+
 class Everything(KeyedProcess[Event, Event]):
     last = ValueState(float)
     record = ValueState(Item)
     items = ListState(int)
     entries = MapState(int, Item)
     total = ReducingState(lambda old, new: old + new, int)
+    mean = AggregatingState(Mean())
     brief = ValueState(int, ttl="1h")
     brief_items = ListState(int, ttl="1h")
 
@@ -69,6 +96,7 @@ class Everything(KeyedProcess[Event, Event]):
             self.items.clear()
         self.entries.set(row.amount % 3, item)
         self.total.add(row.amount)
+        self.mean.add(row.amount)
         self.brief.set(row.amount)
         self.brief_items.add(row.amount)
         ctx.event_timer(row.at + timedelta(hours=1))
@@ -76,7 +104,7 @@ class Everything(KeyedProcess[Event, Event]):
             ctx.processing_timer(row.at)
 
     def on_timer(self, at: datetime, ctx: KeyedContext[Event]) -> None:
-        ctx.emit(Event(None, 0, self.total.get(0), at))
+        ctx.emit(Event(None, int(self.mean.get(default=0.0)), self.total.get(0), at))
 
 
 KEYS = ("account", "branch")
@@ -94,6 +122,7 @@ class Model:
     items: dict = field(default_factory=lambda: defaultdict(list))
     entries: dict = field(default_factory=lambda: defaultdict(dict))
     total: dict = field(default_factory=lambda: defaultdict(int))
+    sums: dict = field(default_factory=dict)
     timers: set = field(default_factory=set)
 
     def take(self, row: Event) -> None:
@@ -105,6 +134,8 @@ class Model:
         shown = {"name": f"n{row.amount}", "tags": [str(row.branch)], "seen": row.at, "note": None}
         self.entries[key][row.amount % 3] = shown
         self.total[key] += row.amount
+        before = self.sums.get(key, {"sum": 0, "count": 0})
+        self.sums[key] = {"sum": before["sum"] + row.amount, "count": before["count"] + 1}
         self.timers.add((*key, "event", row.at + timedelta(hours=1)))
         if row.amount % 2:
             self.timers.add((*key, "processing", row.at))
@@ -128,6 +159,7 @@ def check(sp: savepoint.Savepoint, model: Model) -> None:
     """Every table is what the model holds."""
     assert dicts(sp.table(UID, "last"), *KEYS) == model.last
     assert dicts(sp.table(UID, "total"), *KEYS) == dict(model.total)
+    assert dicts(sp.table(UID, "mean"), *KEYS) == model.sums
     elements = {(*key, n): value for key, values in model.items.items() for n, value in enumerate(values)}
     assert dicts(sp.table(UID, "items"), *KEYS, "index") == elements
     entries = {(*key, name): value for key, values in model.entries.items() for name, value in values.items()}
@@ -135,7 +167,7 @@ def check(sp: savepoint.Savepoint, model: Model) -> None:
     assert set(sp.timers(UID).iter_rows()) == model.timers
     assert set(sp.keys(UID).iter_rows()) == set(model.last)
     wide = sp.table(UID)
-    assert wide.columns == [*KEYS, "brief", "brief_items", "entries", "items", "last", "record", "total"]
+    assert wide.columns == [*KEYS, "brief", "brief_items", "entries", "items", "last", "mean", "record", "total"]
     assert dicts(wide.select(*KEYS, "total"), *KEYS) == dict(model.total)
     assert {key: value for key, value in dicts(wide.select(*KEYS, "items"), *KEYS).items() if value} == dict(
         model.items
@@ -233,13 +265,15 @@ def test_an_edited_value_is_what_the_job_goes_on_with(tmp_path):
     timers = pl.DataFrame({"account": ["new"], "branch": [5], "domain": ["event"], "timestamp": [START]}).with_columns(
         pl.col("timestamp").cast(pl.Datetime("us", "UTC"))
     )
+    sums = pl.DataFrame({"account": ["new"], "branch": [5], "value": [{"sum": 21, "count": 3}]})
     edited = sp.edit().replace(UID, "total", totals).replace(UID, "items", items).replace_timers(UID, timers)
+    edited.replace(UID, "mean", sums)
     copied = edited.write(tmp_path / "two")
     assert dicts(copied.table(UID, "total"), *KEYS) == {("a", 1): 100, ("new", 5): 500}
     assert copied.table(UID, "items")["index"].to_list() == [0, 1]
     successor = restored(tmp_path / "two", NODE, 3, now_us=1_000_000)
     successor.watermark(START + timedelta(days=1))
-    assert [row["amount"] for row in successor.output()] == [500]
+    assert [(row["branch"], row["amount"]) for row in successor.output()] == [(7, 500)]
 
 
 def test_tables_of_pandas_and_arrow_are_tables_too(tmp_path):
@@ -256,10 +290,15 @@ def test_tables_of_pandas_and_arrow_are_tables_too(tmp_path):
         sp.edit().replace(UID, "total", {"value": [1]})
 
 
+class Doubled(Mean):
+    accumulator_type = float
+
+
 class Wider(KeyedProcess[Event, Event]):
-    """`Everything` after a change: the total has become a record, and there is another state."""
+    """`Everything` after a change: the total has become a record, the mean another one, and there is another state."""
 
     total = ValueState(Item)
+    mean = AggregatingState(Doubled())
     fresh = MapState(str, int)
 
     def on_row(self, row: Event, ctx: KeyedContext[Event]) -> None:
@@ -271,7 +310,7 @@ def test_a_state_can_be_migrated_to_another_type(tmp_path):
     harness, _ = filled([("a", 1, 7), ("b", 2, 9)], 2)
     node = process_node(Wider(), Event, keys=KEYS)
     sp = savepoint.read(export(harness, NODE, tmp_path / "one"))
-    with pytest.raises(IncompatibleStateError, match="'total'"):
+    with pytest.raises(IncompatibleStateError, match=r"'(total|mean)'"):
         restored(tmp_path / "one", node, 1)
     item = pl.struct(
         pl.col("value").cast(pl.String).alias("name"),
@@ -288,12 +327,15 @@ def test_a_state_can_be_migrated_to_another_type(tmp_path):
     with pytest.raises(UsageError, match="it has a key, where OperatorListState does not belong"):
         sp.edit().replace(UID, "fresh", fresh, declared=OperatorListState(int))
     edited = sp.edit().replace(UID, "total", frame, declared=ValueState(Item))
+    means = sp.table(UID, "mean").with_columns(value=pl.col("value").struct.field("sum").cast(pl.Float64))
+    edited = edited.replace(UID, "mean", means, declared=AggregatingState(Doubled()))
     copied = edited.replace(UID, "fresh", fresh, declared=MapState(str, int)).write(tmp_path / "two")
     assert copied.table(UID, "fresh").equals(fresh)
     assert copied.table(UID, "last").equals(sp.table(UID, "last"))
     again = savepoint.read(export(restored(tmp_path / "two", node, 1), node, tmp_path / "three"))
     assert sorted(again.table(UID, "total")["value"].struct["name"]) == ["7", "9"]
     assert again.table(UID, "fresh").equals(fresh)
+    assert sorted(again.table(UID, "mean")["value"]) == [7.0, 9.0]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from stored import UID, export
 
-from penstock import KeyedContext, KeyedProcess, MapState, ValueState
+from penstock import Accumulator, AggregatingState, KeyedContext, KeyedProcess, MapState, ValueState
 from penstock.cli.main import main
 from penstock.testing.harness import OperatorHarness, process_node
 
@@ -21,13 +21,31 @@ class Payment:
     amount: int
 
 
+class Mean(Accumulator[tuple[int, int], float]):
+    accumulator_type = tuple[int, int]
+
+    def create(self) -> tuple[int, int]:
+        return 0, 0
+
+    def add(self, accumulator: tuple[int, int], value: int) -> tuple[int, int]:
+        return accumulator[0] + value, accumulator[1] + 1
+
+    def merge(self, left: tuple[int, int], right: tuple[int, int]) -> tuple[int, int]:
+        return left[0] + right[0], left[1] + right[1]
+
+    def result(self, accumulator: tuple[int, int]) -> float:
+        return accumulator[0] / accumulator[1]
+
+
 class Totals(KeyedProcess[Payment, Payment]):
     total = ValueState(int)
     seen = MapState(int, str)
+    mean = AggregatingState(Mean())
 
     def on_row(self, row: Payment, ctx: KeyedContext[Payment]) -> None:
         self.total.set(self.total.get(0) + row.amount)
         self.seen.set(row.amount, "x")
+        self.mean.add(row.amount)
 
 
 @pytest.fixture
@@ -60,6 +78,7 @@ def test_the_rows_of_a_key_are_shown(kept, tmp_path, capsys):
         ("seen", "2", '"x"'),
     ]
     assert [(row["account"], row["value"]) for row in rows if row["state"] == "total"] == [("a", "3")]
+    assert [row["value"] for row in rows if row["state"] == "mean"] == ["[3,2]"], "the accumulator"
     target = tmp_path / "rows.parquet"
     assert main(["state", str(kept), "--uid", UID, "--to", str(target)]) == 0
     assert pl.read_parquet(target).columns == ["account", "state", "entry", "value", "time_us"]

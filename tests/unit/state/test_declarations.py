@@ -13,7 +13,9 @@ import msgspec
 import pytest
 
 from penstock.errors import IncompatibleStateError, PipelineError, UsageError
+from penstock.expressions import Accumulator
 from penstock.process_functions import (
+    AggregatingState,
     BroadcastState,
     KeyedProcess,
     ListState,
@@ -134,6 +136,52 @@ def test_state_outside_a_pipeline_says_so():
         Fraud().seen.set("a", 1)
     with pytest.raises(UsageError, match=r"made in a method.*declare it in the class.*name = ValueState\("):
         ValueState(int).get()
+
+
+class Untyped(Accumulator[int, int]):
+    def create(self):
+        return 0
+
+    def add(self, accumulator, value):
+        return accumulator + value
+
+    merge = add
+
+    def result(self, accumulator):
+        return accumulator
+
+
+class Sum(Untyped):
+    accumulator_type = int
+
+
+class OfWhat(Untyped):
+    accumulator_type = type(sys.stdout)
+
+
+def test_an_aggregating_state_is_described_by_its_accumulator():
+    """That is what is stored; one that does not say of what type it is, or of one that cannot be stored, is refused."""
+
+    class Summed(KeyedProcess[Payment, Alert]):
+        total = AggregatingState(Sum(), ttl="1h")
+        odd = AggregatingState(OfWhat())
+
+    with pytest.raises(PipelineError, match=r"state Summed\.odd: values of type .* cannot be stored"):
+        check_process(Summed())
+    Summed.odd = None
+    assert describe_states(Summed) == {"total": {"kind": "aggregating", "value": "int", "ttl_us": 3_600_000_000}}
+    with pytest.raises(
+        PipelineError, match=r"AggregatingState: Untyped does not say what .* `accumulator_type = float`"
+    ):
+        AggregatingState(Untyped())
+    with pytest.raises(
+        PipelineError, match=r"takes an instance of a subclass of Accumulator, got the class Sum; .*Sum\(\)"
+    ):
+        AggregatingState(Sum)
+    with pytest.raises(UsageError, match="state 'total' was used outside a running pipeline"):
+        Summed().total.add(1)
+    with pytest.raises(IncompatibleStateError, match="holds reducing state, the pipeline declares aggregating state"):
+        check_states("op", describe_states(Fraud), describe_states(Summed))
 
 
 def test_a_time_to_live_is_a_positive_duration():

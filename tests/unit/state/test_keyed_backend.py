@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import CorruptDataError, IncompatibleStateError, UserCodeError
-from penstock.process_functions import KeyedProcess, ListState, MapState, ReducingState, ValueState
+from penstock.expressions import Accumulator
+from penstock.process_functions import AggregatingState, KeyedProcess, ListState, MapState, ReducingState, ValueState
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.state.declarations import declared_states, describe_states
 from penstock.state.keyed_state import KeyCursor
@@ -32,13 +33,44 @@ class Item:
     tags: list[str]
 
 
+@dataclasses.dataclass
+class Sums:
+    count: int
+    values: list[int]
+
+
+class Median(Accumulator[Sums, int]):
+    """Changes what it is given in place, in `result`, too."""
+
+    accumulator_type = Sums
+
+    def create(self):
+        return Sums(0, [])
+
+    def add(self, accumulator, value, times=1):
+        accumulator.count += times
+        accumulator.values += [value] * times
+        return accumulator
+
+    def merge(self, left, right):
+        raise AssertionError("there is nothing to merge")
+
+    def result(self, accumulator):
+        accumulator.values.sort()
+        middle = accumulator.values[accumulator.count // 2]
+        accumulator.values.clear()
+        return middle
+
+
 class States(KeyedProcess[Item, Item]):
     value = ValueState(float)
     record = ValueState(Item)
     entries = MapState(int, list[int])
     items = ListState(int)
     total = ReducingState(lambda old, new: old + new, int)
+    median = AggregatingState(Median())
     brief = ValueState(int, ttl="10us")
+    brief_median = AggregatingState(Median(), ttl="10us")
     brief_items = ListState(int, ttl="10us")
     brief_entries = MapState(str, int, ttl="10us")
     brief_total = ReducingState(lambda old, new: old + new, int, ttl="10us")
@@ -102,6 +134,8 @@ def test_every_kind_of_state_keeps_keys_apart_and_survives_a_restore():
         assert states.value.get(2.5) == 2.5
         assert states.items.get() == []
         assert states.total.get(7) == 7
+        assert states.median.get() is None
+        assert states.median.get(default=7) == 7
         states.value.set(number + 0.5)
         states.record.set(Item(f"item {number}", ["x"] * number))
         states.entries.set(number, [number])
@@ -110,6 +144,9 @@ def test_every_kind_of_state_keeps_keys_apart_and_survives_a_restore():
         states.items.add(-1)
         states.total.add(number)
         states.total.add(100)
+        states.median.add(50 + number)
+        states.median.add(10, 2)
+        states.median.add(99, 2)
     for bound in (states, states.again(), states.again().again()):
         for number, key in enumerate(["a", "b", None]):
             bound.at(key)
@@ -121,8 +158,9 @@ def test_every_kind_of_state_keeps_keys_apart_and_survives_a_restore():
             assert sorted(bound.entries.keys()) == sorted({number, 10})
             assert bound.items.get() == [number, -1]
             assert bound.total.get() == 100 + number
+            assert bound.median.get() == bound.median.get() == 50 + number
         bound.at("b")
-        for state in (bound.value, bound.record, bound.entries, bound.items, bound.total):
+        for state in (bound.value, bound.record, bound.entries, bound.items, bound.total, bound.median):
             state.clear()
         assert states_of(bound, "b") == []
 
@@ -132,6 +170,7 @@ def test_expired_state_is_never_returned_and_a_write_renews_it():
     states = Bound().at("a")
     states.brief.set(1)
     states.brief_total.add(1)
+    states.brief_median.add(1)
     states.brief_items.add(1)
     states.brief_entries.set("x", 1)
     states.now = 6
@@ -139,15 +178,18 @@ def test_expired_state_is_never_returned_and_a_write_renews_it():
     states.brief_items.add(2)
     states.brief_entries.set("y", 2)
     states.brief_total.add(5)
+    states.brief_median.add(5)
     states.now = 10
     assert states.brief.get() is None
     assert states.brief_items.get() == [2]
     assert dict(states.brief_entries.items()) == {"y": 2}
     assert states.brief_entries.get("x") is None
     assert states.brief_total.get() == 6
+    assert states.brief_median.get() == 5
     states.now = 16
     assert states.brief_items.get() == []
     assert states.brief_total.get() is None
+    assert states.brief_median.get() is None
     assert list(states.brief_entries.keys()) == []
 
 
@@ -238,6 +280,33 @@ def test_changing_an_object_in_place_while_a_snapshot_is_written_does_not_change
     assert states.record.get() == Item("old", ["new"])
     assert dict(states.entries.items()) == {1: [1, 2], 2: []}
     assert states.items.get() == [1, 2]
+
+
+def test_an_accumulator_that_is_changed_while_a_snapshot_is_written_does_not_change_the_snapshot():
+    """`add` changes the one that it was given in place, and `result` the copy that it was given."""
+    states = Bound().at("a")
+    states.median.add(1)
+    frozen = states.backend.freeze()
+    assert states.median.get() == 1
+    states.median.add(5, 2)
+    restored = Bound(segments=list(frozen.segments())).at("a")
+    assert (restored.median.get(), states.median.get(), states.median.get()) == (1, 5, 5)
+    restored.median.clear()
+    assert restored.median.get() is None
+
+
+def test_an_accumulator_of_another_type_than_was_declared_is_refused_by_name():
+    """What `add` returned is the state."""
+
+    class Forgets(Median):
+        def add(self, accumulator, value):
+            accumulator.values.append(value)
+
+    class Forgetful(KeyedProcess[Item, Item]):
+        median = AggregatingState(Forgets())
+
+    with pytest.raises(UserCodeError, match="operator 'op', state 'median' holds Sums, but was given None"):
+        Bound(Forgetful).at("a").median.add(1)
 
 
 def test_lists_and_maps_that_are_given_out_are_the_users_own():
@@ -492,6 +561,25 @@ class WiderRight(msgspec.Struct, frozen=True, tag="right", array_like=True):
     more: int = 0
 
 
+class Most(Accumulator[int, int]):
+    accumulator_type = int
+
+    def create(self):
+        return 0
+
+    def add(self, accumulator, value):
+        return max(accumulator, value)
+
+    merge = add
+
+    def result(self, accumulator):
+        return accumulator
+
+
+class WiderMost(Most):
+    accumulator_type = float
+
+
 class Whole(KeyedProcess[Item, Item]):
     value = ValueState(int)
     maybe = ValueState(int | None)
@@ -504,6 +592,7 @@ class Whole(KeyedProcess[Item, Item]):
     entries = MapState(int, int)
     items = ListState(int)
     total = ReducingState(lambda old, new: old + new, int)
+    most = AggregatingState(Most())
     brief = ListState(int, ttl="10us")
 
 
@@ -519,6 +608,7 @@ class Wider(KeyedProcess[Item, Item]):
     entries = MapState(int, float)
     items = ListState(float)
     total = ReducingState(lambda old, new: old + new, float)
+    most = AggregatingState(WiderMost())
     brief = ListState(float, ttl="10us")
 
 
@@ -544,6 +634,7 @@ def test_ints_become_floats_where_floats_are_declared_now():
     states.entries.set(BEYOND, 6)
     states.items.update([1, 2])
     states.total.add(10)
+    states.most.add(9)
     states.brief.add(1)
     wider = states.again(Wider)
     ((_, data),) = wider.backend.freeze().segments()
@@ -562,7 +653,7 @@ def test_ints_become_floats_where_floats_are_declared_now():
         (frozenset([3.0]), (BEYOND, 2.0), 4.0)
     )
     assert repr((dict(wider.entries.items()), wider.items.get())) == repr(({BEYOND: 6.0}, [1.0, 2.0, 0.5]))
-    assert repr((wider.total.get(), wider.brief.get())) == repr((10.5, [1.0]))
+    assert repr((wider.total.get(), wider.most.get(), wider.brief.get())) == repr((10.5, 9.0, [1.0]))
     wider.now = 10
     assert wider.brief.get() == [], "its time to live has not begun anew"
 
@@ -581,6 +672,7 @@ def test_ints_become_floats_where_floats_are_declared_now():
         ("entries", lambda state: state.set(1, BEYOND)),
         ("items", lambda state: state.update([1, BEYOND])),
         ("total", lambda state: state.add(BEYOND)),
+        ("most", lambda state: state.add(BEYOND)),
         ("brief", lambda state: state.add(BEYOND)),
     ],
 )

@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ExternalError, UsageError
-from penstock.process_functions import KeyedProcess, ListState, MapState, ReducingState, ValueState
+from penstock.expressions import Accumulator
+from penstock.process_functions import AggregatingState, KeyedProcess, ListState, MapState, ReducingState, ValueState
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.state.declarations import declared_states, describe_states
 from penstock.state.keyed_state import KeyCursor
@@ -38,6 +39,23 @@ class Item(msgspec.Struct):
     tags: list[int]
 
 
+class Collected(Accumulator[Item, list[int]]):
+    accumulator_type = Item
+
+    def create(self):
+        return Item([])
+
+    def add(self, accumulator, value):
+        accumulator.tags.append(value)
+        return accumulator
+
+    def merge(self, left, right):
+        return Item(left.tags + right.tags)
+
+    def result(self, accumulator):
+        return accumulator.tags
+
+
 class Every(KeyedProcess[Item, Item]):
     value = ValueState(int)
     record = ValueState(Item)
@@ -46,6 +64,7 @@ class Every(KeyedProcess[Item, Item]):
     entries = MapState(float, int)
     boxes = MapState(str, Item)
     total = ReducingState(lambda old, new: old + new, int)
+    collected = AggregatingState(Collected(), ttl="40us")
     brief = ValueState(int, ttl="20us")
     brief_items = ListState(int, ttl="20us")
     brief_entries = MapState(str, int, ttl="20us")
@@ -74,7 +93,7 @@ class Bound:
         self.cursor.key = rng.randrange(12)
         number, subkey = rng.randrange(100), rng.choice([0.0, -0.0, 1, 1.0, 2.5])
         name = rng.choice("abc")
-        match rng.randrange(28):
+        match rng.randrange(31):
             case 0:
                 return self.value.set(number)
             case 1:
@@ -129,6 +148,12 @@ class Bound:
                 return [self.kept.get(), self.kept_items.get(), self.kept_records.get(), self.kept_entries.get(name)]
             case 26:
                 return [self.kept_entries.remove(name), self.kept_entries.contains("c")]
+            case 27:
+                return self.collected.add(number)
+            case 28:
+                return found.append(number) if (found := self.collected.get()) is not None else None
+            case 29:
+                return self.collected.clear()
             case _:
                 return self.seen()
 
@@ -138,7 +163,7 @@ class Bound:
             self.value.get(), self.record.get(), self.items.get(), self.records.get(), dict(self.entries.items()),
             dict(self.boxes.items()), self.total.get(), self.brief.get(), self.brief_items.get(),
             sorted(self.brief_entries.keys()), self.kept.get(), self.kept_items.get(), self.kept_records.get(),
-            dict(self.kept_entries.items()),
+            dict(self.kept_entries.items()), self.collected.get(),
         ]  # fmt: skip
 
 

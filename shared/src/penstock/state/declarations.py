@@ -22,10 +22,13 @@ from penstock.times import Duration, duration_us
 if TYPE_CHECKING:
     import polars as pl
 
+    from penstock.expressions import Accumulator
+
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
 D = TypeVar("D")
+R = TypeVar("R")
 
 Renew = Literal["write", "read"]
 """What a time to live begins anew with: a write, or a read as well (Flink: OnCreateAndWrite, OnReadAndWrite)."""
@@ -265,6 +268,68 @@ class ReducingState(State, Generic[T]):
 
     def clear(self) -> None:
         """Forget the value of the current key."""
+        self._unbound()
+
+
+class AggregatingState(State, Generic[R]):
+    """What an accumulator makes of the values that were added to a key.
+
+    The accumulator is what is stored, and what a savepoint shows. `result` is given a copy of it; `merge` is not called.
+
+    Args:
+        accumulator: an instance of a class of yours, see `Accumulator`; `aggregate` takes the same.
+        ttl: how long it lives after the last value was added, in processing time.
+
+    Raises:
+        PipelineError: it has no `accumulator_type`.
+
+    Example:
+        >>> class Mean(Accumulator[tuple[float, int], float]):
+        ...     accumulator_type = tuple[float, int]
+        ...     def create(self) -> tuple[float, int]:
+        ...         return 0.0, 0
+        ...     def add(self, accumulator: tuple[float, int], value: float) -> tuple[float, int]:
+        ...         return accumulator[0] + value, accumulator[1] + 1
+        ...     def merge(self, left: tuple[float, int], right: tuple[float, int]) -> tuple[float, int]:
+        ...         return left[0] + right[0], left[1] + right[1]
+        ...     def result(self, accumulator: tuple[float, int]) -> float:
+        ...         return accumulator[0] / accumulator[1]
+        >>> class Each(KeyedProcess[Bid, Total]):
+        ...     mean = AggregatingState(Mean())
+        ...     def on_row(self, row, ctx):
+        ...         self.mean.add(row.price)
+        ...         ctx.emit(Total(row.auction, self.mean.get(default=0.0)))
+        >>> bids.key_by("auction").process(Each()).collect().rows()
+        [(1, 50.0), (2, 250.0), (1, 85.0), (2, 165.0)]
+    """
+
+    kind = "aggregating"
+
+    @checked
+    def __init__(self, accumulator: Accumulator[Any, R], *, ttl: Duration | None = None) -> None:
+        of = type(accumulator)
+        if of.accumulator_type is None:
+            raise PipelineError(
+                f"AggregatingState: {of.__name__} does not say what its accumulator is; add for example "
+                "`accumulator_type = float`"
+            )
+        super().__init__(of.accumulator_type, ttl=ttl)
+        self.accumulator = accumulator
+
+    @overload
+    def get(self) -> R | None: ...
+    @overload
+    def get(self, default: D) -> R | D: ...
+    def get(self, default: Any = None) -> Any:
+        """The result of the current key, or `default` if nothing was added."""
+        self._unbound()
+
+    def add(self, *values: Any) -> None:
+        """Have the accumulator take a value: as many as its `add` takes beside the accumulator."""
+        self._unbound()
+
+    def clear(self) -> None:
+        """Forget the accumulator of the current key."""
         self._unbound()
 
 

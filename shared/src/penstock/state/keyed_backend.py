@@ -19,7 +19,7 @@ from penstock.state.codec import ValueCodec
 from penstock.state.columns import key_frame, key_values
 from penstock.state.compatibility import check_states
 from penstock.state.declarations import State, describe_type
-from penstock.state.keyed_state import Binding, BoundState, KeyCursor, StoredRow, bind
+from penstock.state.keyed_state import Binding, BoundState, KeyCursor, StoredRow, bind, folding
 from penstock.state.segments import decode_segments, encode_segments
 from penstock.state.timers import TimerQueue
 from penstock.state.widening import as_declared
@@ -108,7 +108,7 @@ class KeyedObjectBackend:
         self._bound[declaration.name] = _Bound(
             cast("BoundState", state), description or described(declaration, self._operator), binding.codecs[-1]
         )
-        return state
+        return folding(declaration, state, binding)
 
     def learn(self, frame: pl.DataFrame, keys: list[Any]) -> None:
         """These keys come next: nothing to this backend."""

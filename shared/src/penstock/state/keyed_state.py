@@ -22,7 +22,7 @@ from penstock.errors import UserCodeError
 from penstock.state.backend import ABSENT, FrozenTable, Table
 from penstock.state.batch_keys import BatchKeys, ValueColumn
 from penstock.state.codec import ValueCodec
-from penstock.state.declarations import ListState, MapState, ReducingState, State, ValueState
+from penstock.state.declarations import AggregatingState, ListState, MapState, ReducingState, State, ValueState
 
 StoredRow = tuple[Any, bytes | None, bytes, int | None]
 """Key, map key, value and expiry of one row of a segment."""
@@ -216,18 +216,16 @@ class BoundExpiringValueState(BoundValueState):
             self.table.remove(key)
 
 
-class BoundReducingState(ReducingState[Any], BoundState):
-    """One folded value per key: a value state and a function."""
+# -- one folded value, on a value state of any backend ------------------------------------------------------------------
 
-    def __init__(self, declaration: ReducingState[Any], binding: Binding) -> None:
+
+class BoundReducingState(ReducingState[Any]):
+    """The folded value is that of a value state."""
+
+    def __init__(self, declaration: ReducingState[Any], value: ValueState[Any]) -> None:
         ReducingState.__init__(self, declaration.function, declaration.types[0])
         self.name = declaration.name
-        bound = BoundValueState if binding.ttl_us is None else BoundExpiringValueState
-        self._value = bound(declaration, binding)
-        self.table = self._value.table
-        self.stored = self._value.stored
-        self.load = self._value.load
-        self.purge = self._value.purge
+        self._value = value
 
     def get(self, default: Any = None) -> Any:
         return self._value.get(default)
@@ -238,6 +236,38 @@ class BoundReducingState(ReducingState[Any], BoundState):
 
     def clear(self) -> None:
         self._value.clear()
+
+
+class BoundAggregatingState(AggregatingState[Any]):
+    """The accumulator is that of a value state."""
+
+    def __init__(self, declaration: AggregatingState[Any], value: ValueState[Any], copy: Callable[[Any], Any]) -> None:
+        AggregatingState.__init__(self, declaration.accumulator)
+        self.name = declaration.name
+        self._value = value
+        self._copy = copy
+
+    def get(self, default: Any = None) -> Any:
+        held = self._value.get(ABSENT)
+        # A copy, because `result` may change what it is given, or give it to the user, and this one stays.
+        return default if held is ABSENT else self.accumulator.result(self._copy(held))
+
+    def add(self, *values: Any) -> None:
+        held = self._value.get(ABSENT)
+        self._value.set(self.accumulator.add(self.accumulator.create() if held is ABSENT else held, *values))
+
+    def clear(self) -> None:
+        self._value.clear()
+
+
+def folding(declaration: State, bound: State, binding: Binding) -> State:
+    """What users have of a bound state: itself, or what folds values into it."""
+    value = cast("ValueState[Any]", bound)
+    if isinstance(declaration, ReducingState):
+        return BoundReducingState(cast("ReducingState[Any]", declaration), value)
+    if isinstance(declaration, AggregatingState):
+        return BoundAggregatingState(cast("AggregatingState[Any]", declaration), value, binding.codecs[0].copy)
+    return bound
 
 
 # -- many values per key ------------------------------------------------------------------------------------------------
@@ -433,9 +463,7 @@ class BoundMapState(MapState[Any, Any], BoundState):
 
 
 def bind(declaration: State, binding: Binding) -> State:
-    """The bound state of a keyed declaration."""
-    if isinstance(declaration, ReducingState):
-        return BoundReducingState(cast("ReducingState[Any]", declaration), binding)
+    """The bound state of a keyed declaration; of one that folds that of its value (see `folding`)."""
     if isinstance(declaration, ListState):
         return BoundListState(declaration, binding)
     if isinstance(declaration, MapState):

@@ -27,7 +27,7 @@ from penstock.state.keyed_backend import (
     described,
     warn_left_behind,
 )
-from penstock.state.keyed_state import Binding, KeyCursor, StoredRow, array_of
+from penstock.state.keyed_state import Binding, KeyCursor, StoredRow, array_of, folding
 from penstock.state.rocks.changed import ChangedKeys, ClosedWindows
 from penstock.state.rocks.layout import (
     END,
@@ -252,7 +252,7 @@ class KeyedRocksBackend:
         self._codecs[declaration.name] = binding.codecs[-1]
         if declaration.ttl_us is not None:
             self._timed.add(slot.bytes)
-        return state
+        return folding(declaration, state, binding)
 
     def learn(self, frame: pl.DataFrame, keys: list[Any]) -> None:
         """These keys come next: `frame` has their columns, however they are named, and nothing else."""

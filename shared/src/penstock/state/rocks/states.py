@@ -19,7 +19,7 @@ import polars as pl
 from penstock.arguments import plain
 from penstock.state.backend import ABSENT
 from penstock.state.codec import is_scalar
-from penstock.state.declarations import ListState, MapState, ReducingState, State, ValueState
+from penstock.state.declarations import ListState, MapState, State, ValueState
 from penstock.state.keyed_state import Binding, StoredRow, array_of, items_of
 from penstock.state.rocks.layout import (
     HEADER_BYTES,
@@ -247,32 +247,6 @@ class RocksValueState(ValueState[Any], RocksState):
     def restored(self, place: Place, row: StoredRow) -> Iterator[tuple[bytes, bytes]]:
         group, data = place
         yield group + self._slot.bytes + data, framed(row[2], self._slot.expiry(row[3]))
-
-
-class RocksReducingState(ReducingState[Any], RocksState):
-    """One folded value per key: a value state and a function."""
-
-    def __init__(self, declaration: ReducingState[Any], slot: Slot, binding: Binding) -> None:
-        ReducingState.__init__(self, declaration.function, declaration.types[0])
-        self.name = declaration.name
-        self._value = RocksValueState(declaration, slot, binding)
-        self.changes = self._value.changes
-        self.forget = self._value.forget
-        self.restored = self._value.restored
-
-    @property
-    def held(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self._value.held
-
-    def get(self, default: Any = None) -> Any:
-        return self._value.get(default)
-
-    def add(self, value: Any) -> None:
-        old = self._value.get(ABSENT)
-        self._value.set(value if old is ABSENT else self.function(old, value))
-
-    def clear(self) -> None:
-        self._value.clear()
 
 
 class _Element:
@@ -523,9 +497,7 @@ class RocksMapState(MapState[Any, Any], RocksState):
 
 
 def bind(declaration: State, slot: Slot, binding: Binding, numbers: count[int]) -> State:
-    """The bound state of a keyed declaration."""
-    if isinstance(declaration, ReducingState):
-        return RocksReducingState(cast("ReducingState[Any]", declaration), slot, binding)
+    """The bound state of a keyed declaration; of one that folds that of its value (see `folding`)."""
     if isinstance(declaration, ListState):
         return RocksListState(declaration, slot, binding, numbers)
     if isinstance(declaration, MapState):
