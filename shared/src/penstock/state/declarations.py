@@ -279,6 +279,7 @@ class AggregatingState(State, Generic[R]):
     Args:
         accumulator: an instance of a class of yours, see `Accumulator`; `aggregate` takes the same.
         ttl: how long it lives after the last value was added, in processing time.
+        renew: whether reads renew that, too ("read").
 
     Raises:
         PipelineError: it has no `accumulator_type`.
@@ -306,14 +307,16 @@ class AggregatingState(State, Generic[R]):
     kind = "aggregating"
 
     @checked
-    def __init__(self, accumulator: Accumulator[Any, R], *, ttl: Duration | None = None) -> None:
+    def __init__(
+        self, accumulator: Accumulator[Any, R], *, ttl: Duration | None = None, renew: Renew = "write"
+    ) -> None:
         of = type(accumulator)
         if of.accumulator_type is None:
             raise PipelineError(
                 f"AggregatingState: {of.__name__} does not say what its accumulator is; add for example "
                 "`accumulator_type = float`"
             )
-        super().__init__(of.accumulator_type, ttl=ttl)
+        super().__init__(of.accumulator_type, ttl=ttl, renew=renew)
         self.accumulator = accumulator
 
     @overload
