@@ -11,6 +11,7 @@ import httpx2
 
 from penstock.adapters.cluster_ports import cluster_log, cluster_metadata, cluster_store
 from penstock.adapters.system_clock import SystemClock
+from penstock.garbage import ease_collection
 from penstock.ports import Clock
 from penstock.service.access import Access, access_of
 from penstock.service.credentials import token_between_services
@@ -58,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def serve(settings: ClusterSettings, options: DispatcherOptions) -> None:
     """Answer requests until cancelled."""
+    ease_collection()
     clock = SystemClock()
     async with provider_of(settings.oidc, clock) as provider:
         issuer = login = None

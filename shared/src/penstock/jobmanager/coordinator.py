@@ -24,6 +24,7 @@ from penstock.coordination.job_store import JobReader
 from penstock.coordination.retrying_ports import RetryingBlobs, RetryingLog, retry_until_done
 from penstock.coordination.timings import HEARTBEAT_MS
 from penstock.errors import CorruptDataError, ExternalError, PenstockError
+from penstock.garbage import ease_collection
 from penstock.jobmanager.autoscaling import Scaling, TaskManagerScaler
 from penstock.jobmanager.job_cleanup import CleanSinks
 from penstock.jobmanager.job_shell import JobShell, Surroundings
@@ -179,6 +180,7 @@ class CoordinatorService:
 
     async def run(self) -> None:
         """Compete for the lease, lead while it is held; ends by cancellation and gives the lease back."""
+        ease_collection()
         await create_control_topics(self._patient.log)
         _, events = await self._patient.log.offsets(EVENTS, 0)
         self._heard_ms = self._ports.clock.monotonic_ms()

@@ -19,6 +19,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.connectors import spark
+from penstock.garbage import ease_collection
 from penstock.graph.jobgraph import JobVertex, graph_from_json
 from penstock.graph.logical import LogicalPlan, Read
 from penstock.spark.arrival import Arrival
@@ -31,7 +32,6 @@ from penstock.spark.splits import RunSplit
 from penstock.spark.state import NO_STATE, StageState
 from penstock.spark.taskwork import TaskWork
 from penstock.spark.wire import PARTITION, StageEdge
-from penstock.task.collection import ease_collection
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from penstock.coordination.control_topics import COMMANDS
 from penstock.coordination.retrying_ports import RetryingLog
 from penstock.coordination.timings import HEARTBEAT_MS
 from penstock.errors import PenstockError
+from penstock.garbage import ease_collection
 from penstock.graph.executiongraph import credits_topic
 from penstock.graph.jobgraph import JobGraph
 from penstock.observability.user_frames import describe_error, first_cause, user_frames
@@ -37,7 +38,6 @@ from penstock.protocol.messages import (
 from penstock.protocol.subtask import AbortRead, CompletionRead, FinishRead, MarkerRead
 from penstock.protocol.unsendable import cut
 from penstock.protocol.worker import LEADER_SILENCE_MS, HandToTasks, StartTask, StopTasks, WorkerCommand, WorkerMachine
-from penstock.task.collection import ease_collection
 from penstock.task.committing_subtask import CommittingRunner
 from penstock.task.environment import Services, TaskEnvironment
 from penstock.task.exchange_io import CreditReport
