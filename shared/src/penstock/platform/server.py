@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.platform.errors import PlatformError, ServerStartError
-from penstock.platform.free_ports import HOST
+from penstock.platform.free_ports import HOST, is_free
 from penstock.platform.processes import (
     ProcessId,
     await_stopped,
@@ -27,6 +27,8 @@ from penstock.platform.processes import (
 )
 
 _PAUSE_S: Final = 0.03
+_PORT_S: Final = 5.0
+"""The last thread of a killed process may hold its port for a moment after the process counts as ended."""
 
 Recorder = Callable[[str, ProcessId | None], None]
 """Told the name and process of every server the moment it is spawned, and None when it was stopped."""
@@ -162,6 +164,9 @@ class Server(ABC):
     async def restart(self, *, by_force: bool = False, deadline_s: float | None = None) -> None:
         """End it (in order, or by SIGKILL) and start it on the same port and data."""
         await (self.kill() if by_force else self.stop())
+        end = time.monotonic() + _PORT_S
+        while not is_free(self.port) and time.monotonic() < end:  # noqa: ASYNC110 (nobody tells)
+            await asyncio.sleep(_PAUSE_S)
         await self.start(deadline_s)
 
     def pause(self) -> None:
