@@ -17,8 +17,8 @@ from penstock.adapters.memory import MemoryLog
 from penstock.batches import EVENT_TIME, ROWS, WATERMARK
 from penstock.expressions import col, count
 from penstock.graph.executiongraph import exchange_topic
-from penstock.graph.jobgraph import JobEdge, Link
-from penstock.graph.logical import TumblingWindow
+from penstock.graph.jobgraph import JobEdge, Link, Ship
+from penstock.graph.logical import Mode, TumblingWindow
 from penstock.ports import NewRecord
 from penstock.protocol.frames import MAX_ROWS, Channel, Frame, FrameKind
 from penstock.protocol.keygroups import subtask_of
@@ -58,18 +58,23 @@ MAX_PARALLELISM = 240
 ATTEMPT = "ab" * 16
 
 
-def edge(schema: Schema = SCHEMA, keys: tuple[str, ...] = ("key",), event_time: bool = True) -> JobEdge:
-    return JobEdge("v0", Link("n0", None, keys), "hash" if keys else "rebalance", schema_to_json(schema), event_time)
+def edge(
+    schema: Schema = SCHEMA, keys: tuple[str, ...] = ("key",), event_time: bool = True, mode: Mode = "append"
+) -> JobEdge:
+    ship: Ship = "hash" if keys else "rebalance"
+    return JobEdge("v0", Link("n0", None, keys, mode), ship, schema_to_json(schema), event_time)
 
 
 class Sent:
     """A writer whose frames are kept."""
 
-    def __init__(self, partitions: int, the_edge: JobEdge | None = None, combiner: Combiner | None = None) -> None:
+    def __init__(
+        self, partitions: int, the_edge: JobEdge | None = None, combiner: Combiner | None = None, producer: int = 0
+    ) -> None:
         self.edge = the_edge or edge()
         self.frames: list[tuple[OutputId, Frame, bytes]] = []
         outputs = [OutputId("v1", 0, partition) for partition in range(partitions)]
-        self.ledger = OutputLedger("a" * 32, 0, outputs, 1 << 20)
+        self.ledger = OutputLedger("a" * 32, producer, outputs, 1 << 20)
         self.writer = ExchangeWriter(outputs, self.edge, MAX_PARALLELISM, self.ledger, self.keep, combiner)
 
     def keep(self, output: OutputId, frame: Frame, payload: bytes) -> None:
@@ -246,6 +251,17 @@ def test_without_keys_batches_take_turns():
         sent.writer.rows(frame_of([1, 1, 1], start * 3))
     sent.writer.flush()
     assert sent.rows(0).height == sent.rows(1).height == 6
+
+
+@pytest.mark.parametrize("mode", ["upsert", "retract"])
+@pytest.mark.parametrize(("producer", "partition"), [(0, 0), (1, 1), (2, 0)])
+def test_updates_without_keys_of_a_subtask_stay_together(mode, producer, partition):
+    """Those of a key come from one subtask; of two consumers the slower one would write the older row last."""
+    sent = Sent(2, edge(keys=(), mode=mode), producer=producer)
+    for start in range(4):
+        sent.writer.rows(frame_of([1, 1, 1], start * 3))
+    sent.writer.flush()
+    assert sent.rows(partition)["n"].to_list() == list(range(12))
 
 
 def test_idleness_is_sent_once_and_ends_with_rows():

@@ -56,8 +56,8 @@ from penstock.types import schema_to_json
 FORMAT_VERSION = 1
 
 Ship = Literal["forward", "hash", "rebalance", "broadcast"]
-"""`forward`: subtask i to subtask i only; `hash`: by key group; `rebalance`: round robin by batch; `broadcast`: every row
-to every subtask."""
+"""`forward`: subtask i to subtask i only; `hash`: by key group; `rebalance`: round robin by batch, but all updates and
+changes of a subtask to one, so that they stay in order; `broadcast`: every row to every subtask."""
 
 PUBLISH: Final = "publish"
 """Verb of the operator that publishes exactly once, behind `ENCODE`: an exchange, alone in its vertex, or the splits of
@@ -76,7 +76,7 @@ class Link(msgspec.Struct, frozen=True):
     tag: str | None = None
     keys: tuple[str, ...] = ()
     mode: Mode = "append"
-    """What the rows are, for plans. Records that an encoder has made of them are facts."""
+    """What the rows are. Records that an encoder has made of them are facts."""
 
 
 class JobOperator(msgspec.Struct, frozen=True):

@@ -36,9 +36,9 @@ class OutputLedger:
     """Every frame this subtask cut, in one attempt. Frames of a partition are appended in the order of their seq."""
 
     def __init__(self, attempt: str, producer: int, outputs: Iterable[OutputId], credit_bytes: int) -> None:
-        """`producer` is the index of this subtask."""
+        self.producer = producer
+        """The index of this subtask."""
         self._attempt = attempt
-        self._producer = producer
         self._outputs = {output: _OutputState() for output in outputs}
         self._credit_bytes = credit_bytes
         self._blocked: dict[OutputId, None] = {}
@@ -112,7 +112,7 @@ class OutputLedger:
         combined: bool = False,
     ) -> Frame:  # fmt: skip
         frame = Frame(
-            kind, self._attempt, Channel(output.input, self._producer), state.next_seq,
+            kind, self._attempt, Channel(output.input, self.producer), state.next_seq,
             ordinal, rows, watermark, checkpoint, nonce, flavour, timed, combined,
         )  # fmt: skip
         state.next_seq += 1

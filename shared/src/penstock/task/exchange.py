@@ -106,7 +106,8 @@ class ExchangeWriter:
         self._uncombined: list[pl.DataFrame] = []
         self._uncombined_rows = 0
         self._buffers_combined = False
-        self._turn = 0
+        # Updates stay in order: all of a key come from one subtask, and on the way they are not parted.
+        self._turn, self._step = (0, 1) if edge.link.mode == "append" else (ledger.producer, 0)
         self._watermark: int | None = None
         self._idle = False
 
@@ -191,7 +192,7 @@ class ExchangeWriter:
         if count == 1:
             return [(0, frame)]
         if not self._keys:
-            self._turn = (self._turn + 1) % count
+            self._turn = (self._turn + self._step) % count
             return [(self._turn, frame)]
         owners = self._owners[key_groups(frame, self._keys, self._max_parallelism).to_numpy()]
         # One stable sort of small integers is cheaper than a filter per partition, from two of them on (measured).
