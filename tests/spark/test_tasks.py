@@ -20,7 +20,7 @@ from penstock.api.loading import load_pipeline
 from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.errors import UserCodeError
 from penstock.graph.jobgraph import JobEdge, JobGraph, Link, build_job_graph
-from penstock.graph.logical import WindowAggregate
+from penstock.graph.logical import Mode, WindowAggregate
 from penstock.protocol.keygroups import subtask_of
 from penstock.spark import portions, taskwork
 from penstock.spark.code import pack_code
@@ -106,9 +106,9 @@ def test_every_value_of_every_type_survives_the_wire(data):
 KEYED = Schema((Field("key", Scalar("int64")),))
 
 
-def edge(*keys: str, partitions: int = 3) -> StageEdge:
+def edge(*keys: str, partitions: int = 3, mode: Mode = "append") -> StageEdge:
     return StageEdge(
-        JobEdge("v0", Link("n0", None, keys), "hash", schema_to_json(KEYED), event_time=False), partitions, 240
+        JobEdge("v0", Link("n0", None, keys, mode), "hash", schema_to_json(KEYED), event_time=False), partitions, 240
     )
 
 
@@ -143,6 +143,12 @@ def test_where_a_row_goes_does_not_depend_on_batches(sizes):
     once = sent(StageOutputs([edge()], 2), sizes).select(columns)
     again = sent(StageOutputs([edge()], 2), [sum(sizes)]).select(columns)
     assert once.equals(again)
+
+
+@pytest.mark.parametrize("mode", ["upsert", "retract"])
+def test_updates_without_keys_of_a_subtask_stay_together(mode):
+    """Of two tasks one would write the older row of a key last."""
+    assert set(sent(StageOutputs([edge(mode=mode)], 4), [9_000, 9_000])[PARTITION]) == {1}
 
 
 # -- late rows ----------------------------------------------------------------------------------------------------------

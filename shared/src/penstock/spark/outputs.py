@@ -179,8 +179,9 @@ class _EdgeOutput:
 
     def _placed(self, frame: pl.DataFrame, numbers: NDArray[np.int64]) -> dict[str, Any]:
         if not self._keys:
-            turns = (numbers // _RUN_ROWS + self._subtask) % self.edge.partitions
-            return {PARTITION: turns.astype(np.int32)}
+            # Updates of a subtask stay in order, as in `penstock.task.exchange`.
+            runs = numbers // _RUN_ROWS if self.edge.edge.link.mode == "append" else np.zeros_like(numbers)
+            return {PARTITION: ((runs + self._subtask) % self.edge.partitions).astype(np.int32)}
         groups = key_groups(frame, self._keys, self.edge.max_parallelism).to_numpy()
         return {PARTITION: self._owners[groups].astype(np.int32), GROUP: groups.astype(np.int32)}
 
