@@ -197,6 +197,25 @@ class Operator(ABC):
         return None
 
 
+class PassingOperator(Operator):
+    """An operator that does what a watermark makes due in parts, between which others run."""
+
+    _passing: Iterator[None] | None = None
+    """What is left of it, if anything is."""
+
+    @abstractmethod
+    def _pass(self, watermark: int, output: Output) -> Iterator[None]:
+        """Event time comes to `watermark`."""
+
+    def fire_due(self, watermark: int, output: Output) -> bool:
+        if self._passing is None:
+            self._passing = self._pass(watermark, output)
+        for _ in self._passing:
+            return True
+        self._passing = None
+        return False
+
+
 class PartwiseOperator(Operator):
     """An operator that does its work in parts, between which others run: who knows how long the user's function takes."""
 

@@ -20,7 +20,7 @@ from penstock.graph.logical import Node
 from penstock.state.columns import canonical_keys, key_values
 from penstock.state.counted_rows import COUNT
 from penstock.state.segments import decode_segments
-from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
+from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, PassingOperator, RestoredState
 from penstock.task.operators.keyed_table import INDEX, Beside, Expiry, KeyedTable
 from penstock.task.operators.over_plan import KEY, PLACE, TIMES, OverPlan, with_lists
 from penstock.task.operators.progress import GroupWatermarks, LateRows
@@ -37,7 +37,7 @@ _ROWS_OF_A_KEY: Final = 2_048
 """As frames that reach far back are computed, every row of a key looks at all those of the key that are at hand."""
 
 
-class OverOperator(Operator):
+class OverOperator(PassingOperator):
     """`over` on a keyed stream."""
 
     def __init__(self, node: Node) -> None:
@@ -51,8 +51,6 @@ class OverOperator(Operator):
         self._table = KeyedTable(self._keys, self._plan.types, one_by_one=self._plan.reaches_back)
         self._expiry = Expiry(self._plan.operation.within_us or 0) if self._plan.reaches_back else None
         self._waiting = WaitingRows(self._table.freezes)
-        self._passing: Iterator[None] | None = None
-        """What is left of computing rows that are due, if anything is."""
         self._before_end = MIN_WATERMARK
         """Rows that wait for others until the end of the input leave with a time behind this one."""
         self._context: OperatorContext
@@ -78,14 +76,6 @@ class OverOperator(Operator):
 
     def go_on(self) -> bool:
         return self._waiting.go_on()
-
-    def fire_due(self, watermark: int, output: Output) -> bool:
-        if self._passing is None:
-            self._passing = self._pass(watermark, output)
-        for _ in self._passing:
-            return True
-        self._passing = None
-        return False
 
     def _pass(self, watermark: int, output: Output) -> Iterator[None]:
         if watermark != MAX_WATERMARK:

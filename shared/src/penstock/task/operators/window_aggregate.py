@@ -21,9 +21,9 @@ from penstock.errors import IncompatibleStateError
 from penstock.graph.logical import CumulativeWindow, Node, SlidingWindow, TumblingWindow, WindowAggregate
 from penstock.state.freezes import ADDS
 from penstock.state.segments import decode_segments
-from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
+from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, PassingOperator, RestoredState
 from penstock.task.operators.lateness import FixedLateness
-from penstock.task.operators.levels import Part, merged, merged_parts, taken_together
+from penstock.task.operators.levels import Part, merged_parts, taken_together
 from penstock.task.operators.partials import Partials
 from penstock.task.operators.progress import GroupWatermarks, LateRows
 from penstock.task.operators.window_panes import FrozenPanes, Pane, PaneStore, split_runs
@@ -42,7 +42,7 @@ _ROWS_AT_ONCE: Final = 65_536
 """Results that are sent before others have a turn."""
 
 
-class WindowAggregateOperator(Operator):
+class WindowAggregateOperator(PassingOperator):
     """Tumbling, sliding and cumulative windows."""
 
     def __init__(self, node: Node) -> None:
@@ -59,8 +59,6 @@ class WindowAggregateOperator(Operator):
         self._combined_columns = [*self._by, *self._partials.names]
         self._names = [*node.schema.names, EVENT_TIME]
         self._store: PaneStore
-        self._passing: Iterator[None] | None = None
-        """What is left of firing, if anything is."""
         self._sent = 0
         """Rows since others had a turn."""
         self._context: OperatorContext
@@ -177,14 +175,6 @@ class WindowAggregateOperator(Operator):
 
     # -- firing ---------------------------------------------------------------------------------------------------------
 
-    def fire_due(self, watermark: int, output: Output) -> bool:
-        if self._passing is None:
-            self._passing = self._pass(watermark, output)
-        for _ in self._passing:
-            return True
-        self._passing = None
-        return False
-
     def _pass(self, watermark: int, output: Output) -> Iterator[None]:
         """Event time comes to `watermark`: windows that are over are sent, and forgotten when their lateness is.
 
@@ -241,13 +231,12 @@ class WindowAggregateOperator(Operator):
         if is_last:
             self._store.fold(panes[0])
             levels += panes[0].partials
+        elif self._shape.cumulative and self._lateness == 0:
+            # All later windows that have any of these panes have them all: the next one merges only what is new.
+            levels.append((yield from self._store.bring_together(self._shape.panes_in(end))))
         else:
             for pane in panes:
                 levels.append((yield from self._store.one_partial(pane)))
-        if self._shape.cumulative and self._lateness == 0:
-            # All later windows that have any of these panes have them all: the next one merges only what is new.
-            levels = [(yield from merged(self._partials, self._by, levels, self._context.local_state))]
-            yield from self._store.bring_together(self._shape.panes_in(end), levels[0])
         yield from merged_parts(self._partials, self._by, levels)
 
     def _fire_together(self, ends: Sequence[int], panes: Sequence[int], output: Output) -> None:

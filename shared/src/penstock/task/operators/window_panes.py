@@ -209,19 +209,15 @@ class PaneStore:
             pane.whole = yield from merged(self._partials, self._by, ones, self._folder)
         return pane.whole
 
-    def bring_together(self, starts: Sequence[int], whole: Part) -> Generator[None, None, None]:
-        """Keep what these panes hold as if it were of the first of them; others may run wherever it yields.
-
-        Args:
-            starts: of the panes, rising; each was made `one_partial`.
-            whole: all of it as one level.
-        """
+    def bring_together(self, starts: Sequence[int]) -> Generator[None, None, Part]:
+        """Keep what these panes hold as if it were of the first of them; all of it as one level, see `one_partial`."""
         present = [start for start in starts if start in self.panes]
-        levels: list[Part] = []
-        for parts in self._together([part for start in present for part in self.panes[start].partials]):
-            levels += [(yield from merged(self._partials, self._by, parts, self._folder))]
+        for start in present:
+            self.fold(self.panes[start])
+        together = Pane(partials=[part for start in present for part in self.panes[start].partials])
         self._forget(present)
-        self.panes[starts[0]] = Pane(partials=levels, whole=whole)
+        self.panes[starts[0]] = together
+        return (yield from self.one_partial(together))
 
     def drop_before(self, start: int) -> None:
         """Forget the panes that begin before `start`."""
