@@ -12,10 +12,9 @@ user code.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, cast
 
-if TYPE_CHECKING:
-    import polars as pl
+import polars as pl
 
 EVENT_TIME: Final = "__event_time"
 """Int64: event time of the row, in microseconds since the epoch."""
@@ -50,10 +49,15 @@ def with_watermarks(frame: pl.DataFrame, at_rows: pl.Series, least: int, most: i
         most: what the other inputs have reached, which bounds what all have together.
         every_row: whether rows that are not behind carry it too.
     """
-    marks = at_rows.clip(least, max(least, most)).alias(WATERMARK)
+    times, most = frame[EVENT_TIME], max(least, most)
+    if not every_row:
+        first = cast("int | None", times.min())
+        if (first is None or first > least) and not (times <= at_rows).any():
+            return frame  # whatever the bounds do to the marks, no row is behind one: the usual case, without the rest
+    # Not `clip`, which takes more than twice as long.
+    within = pl.when(at_rows < least).then(least).when(at_rows > most).then(most).otherwise(at_rows)
+    marks = pl.select(within.alias(WATERMARK)).to_series()
     if every_row:
         return frame.with_columns(marks)
-    behind = (frame[EVENT_TIME] <= marks).fill_null(False)
-    if not behind.any():
-        return frame
-    return frame.with_columns(marks.set(~behind, None))
+    behind = (times <= marks).fill_null(False)
+    return frame.with_columns(marks.set(~behind, None)) if behind.any() else frame

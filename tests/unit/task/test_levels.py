@@ -49,7 +49,7 @@ def test_in_parts_is_the_same_as_at_once(batches):
         again = whole(merged(partials, BY, [first, *given_levels[2:]]))
         in_parts = [part for part in merged_parts(partials, BY, given_levels) if part is not None]
     assert first.begins is not None
-    assert len(in_parts) == 64
+    assert len(in_parts) == levels._PARTS
     assert again.window == len(batches) - 1
     for found in (again.frame, pl.concat(in_parts)):
         assert_frame_equal(found, at_once, check_row_order=False)
