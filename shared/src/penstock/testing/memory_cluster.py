@@ -52,6 +52,7 @@ class MemoryCluster:
         data: settings of the data path.
         collects: whether rows that a sink gathers in memory go into the store too.
         log: another log in memory.
+        blobs: another store in memory.
         new_id: fresh ids of 32 hex digits.
         leader_silence_ms: how long workers go on without a leader.
         plan_of: the code of a job, if jobs are submitted in other ways than by `submit`.
@@ -68,13 +69,14 @@ class MemoryCluster:
         data: SubtaskSettings | None = None,
         collects: bool = False,
         log: MemoryLog | None = None,
+        blobs: MemoryBlobs | None = None,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
         leader_silence_ms: int = LEADER_SILENCE_MS,
         plan_of: Callable[[str], LogicalPlan] | None = None,
     ) -> None:
         self.clock = clock or SystemClock()
         self.log = log or MemoryLog()
-        self.blobs = MemoryBlobs()
+        self.blobs = blobs or MemoryBlobs()
         self.metadata = MemoryMetadata(self.clock)
         self.store = JobStore(self.blobs, self.clock)
         self.catalog = JobCatalog(self.blobs)
