@@ -21,8 +21,11 @@ def test_the_json_is_that_of_plain_dictionaries():
     """Older leaders look keys up by name, and sum what `records_behind` holds wherever it stands."""
     said = json.loads(msgspec.json.encode(STATUS))
     assert said["metrics"] == {
-        "read": {"rows_in": 5, "rows_out": 4, "late_rows": 0, "bad_rows": 0, "state_bytes": 0, "failed_calls": 0}
-    }
+        "read": {
+            "rows_in": 5, "rows_out": 4, "late_rows": 0, "bad_rows": 0, "state_bytes": 0, "failed_calls": 0,
+            "forgotten_keys": 0, "lost_changes": 0,
+        }
+    }  # fmt: skip
     assert said["progress"] == {
         "watermark": 7, "busy_us": 3, "idle_us": 0, "blocked_us": 0, "bytes_in": 10, "bytes_out": 0, "state_bytes": 0,
         "records_behind": 0,

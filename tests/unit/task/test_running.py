@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import random
 import struct
+import tempfile
+from pathlib import Path
 
 import msgspec
 import polars as pl
@@ -27,6 +30,7 @@ from penstock.batches import EVENT_TIME
 from penstock.errors import IncompatibleStateError, UserCodeError
 from penstock.expressions import AggregatePlan, col, count
 from penstock.graph.logical import Node, RunningAggregate, RunningReduce, SessionWindow, SlidingWindow, TumblingWindow
+from penstock.state.segments import decode_segments
 from penstock.task.combining import Combiner
 from penstock.task.operators.partials import Partials
 from penstock.testing.harness import OperatorHarness, input_node
@@ -39,11 +43,11 @@ class Total(msgspec.Struct):
     value: int
 
 
-def aggregate_node(aggregates=AGGREGATES):
+def aggregate_node(aggregates=AGGREGATES, ttl=None):
     source = input_node(SCHEMA, row_class(SCHEMA), ("key",), event_time=True)
     plan = AggregatePlan.build(aggregates, SCHEMA)
     out = Schema((*SCHEMA.select(["key"]), *plan.output_fields))
-    return Node("n1", RunningAggregate(tuple(aggregates)), (source,), out, row_class(out), True, keys=("key",))
+    return Node("n1", RunningAggregate(tuple(aggregates), ttl), (source,), out, row_class(out), True, keys=("key",))
 
 
 def reduce_node(function):
@@ -153,6 +157,84 @@ def test_a_snapshot_of_before_ties_were_broken_by_time_is_read():
     fresh = partials.group([frame_of([("z", -9, 7)])], ["key"]).with_columns(key=pl.lit("a"))
     merged = partials.merge([fresh, restored.select(fresh.columns)], ["key"])
     assert partials.results(merged, ["key"], ["key", "most", "rows"]).row(0) == ("a", 5, 4)
+
+
+TTL = 80
+ROWS_AND_TOTAL = [("rows", count()), ("total", col("value").sum())]
+
+
+def is_over(written, now):
+    """A key is forgotten as a whole eighth of the time to live, and no earlier than that time behind its last row."""
+    return (written // (TTL // 8) + 1) * (TTL // 8) + TTL < now
+
+
+@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "rocksdb"])
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**9), many=st.booleans())
+def test_a_key_without_rows_for_its_time_to_live_begins_anew(on_disk, seed, many):
+    """Whatever the batches, the backend, restores and rescales; a clock that goes back forgets nothing."""
+    chance = random.Random(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) if on_disk else None
+        harness = OperatorHarness(aggregate_node(ROWS_AND_TOTAL, TTL), max_parallelism=GROUPS, local_state=place)
+        held, reached = {}, 0
+        for _ in range(chance.randrange(1, 25)):
+            rows = [(chance.choice(KEYS), 1, chance.randrange(9)) for _ in range(chance.choice([1, 4]))]
+            rows += [(f"{number}", 1, 1) for number in range(600)] if many and chance.random() < 0.2 else []
+            harness.now_us += chance.choice([0, 1, 9, 35, 200, -3])
+            reached = max(reached, harness.now_us)
+            touched = {}
+            for key, _, value in rows:
+                written, n, total = held.get(key, (None, 0, 0))
+                if written is not None and is_over(written, reached):
+                    n, total = 0, 0
+                held[key] = touched[key] = (reached, n + 1, total + value)
+            seen = len(harness.collected.frames)
+            harness.frame(frame_of(rows))
+            sent = {r["key"]: (r["rows"], r["total"]) for f in harness.collected.frames[seen:] for r in f.to_dicts()}
+            assert sent == {key: (n, total) for key, (_, n, total) in touched.items()}
+            if chance.random() < 0.2 and harness.now_us == reached:
+                harness = harness.restored(harness.freeze()(), 1 if on_disk else chance.randrange(1, 4))
+
+
+def test_a_key_is_forgotten_though_no_row_of_it_comes():
+    """Nothing is sent for it, and its state is gone from snapshots."""
+    harness = OperatorHarness(aggregate_node(ROWS_AND_TOTAL, TTL), max_parallelism=GROUPS)
+    harness.frame(frame_of([("a", 1, 1), ("b", 1, 2)]))
+    harness.now_us = 50
+    harness.frame(frame_of([("b", 1, 2)]))
+    harness.now_us = 60
+    harness.frame(frame_of([("a", 1, 1), ("b", 1, 2)]))
+    harness.now_us = 72
+    harness.frame(frame_of([("b", 1, 2)]))
+    harness.now_us = 155
+    harness.frame(frame_of([("c", 1, 2)]))
+    assert [row["key"] for row in harness.output()][-1] == "c"
+    assert harness.metrics[0].forgotten_keys == 1
+    segments = decode_segments(harness.snapshot().keyed, "n1", "running", SCHEMA.select(["key"]))
+    assert sorted(key for *_, rows in segments for key in rows["key"]) == ["b", "c"]
+
+
+@pytest.mark.parametrize("many", [1, 600])
+def test_a_time_to_live_may_come_to_a_snapshot_and_go_from_it(many):
+    """What was written without one was written when it is restored; without one nothing is forgotten."""
+    rows = frame_of([(f"k{number}", 1, 1) for number in range(many)])
+    harness = OperatorHarness(aggregate_node(ROWS_AND_TOTAL), max_parallelism=GROUPS, now_us=1_000)
+    harness.frame(rows)
+    dated = OperatorHarness(
+        aggregate_node(ROWS_AND_TOTAL, TTL), max_parallelism=GROUPS, now_us=1_000, restored=harness.snapshot()
+    )
+    dated.now_us += TTL
+    dated.frame(rows)
+    assert set(dated.collected.frames[-1]["rows"]) == {2}
+    undated = OperatorHarness(
+        aggregate_node(ROWS_AND_TOTAL), max_parallelism=GROUPS, now_us=9_000, restored=dated.snapshot()
+    )
+    undated.frame(rows)
+    assert set(undated.collected.frames[-1]["rows"]) == {3}
+    dated.now_us += 2 * TTL
+    dated.frame(rows)
+    assert set(dated.collected.frames[-1]["rows"]) == {1}
 
 
 def test_a_sum_that_does_not_fit_is_told_in_words_of_the_pipeline():

@@ -106,7 +106,7 @@ def regular_join_node(
 ) -> Node:
     """The join of two streams of facts or updates by key alone."""
     _check_pipelines(left, right)
-    ttl_us = None if ttl is None else duration_us(ttl, "join: ttl", positive=True)
+    ttl_us = left._pipeline._ttl_us(ttl, "join")
     left, right = _that_hold(left), _that_hold(right)
     own, other = left._node.row_schema, right._node.row_schema
     keys = _keys(own, other, on)

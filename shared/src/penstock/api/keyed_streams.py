@@ -196,8 +196,7 @@ class KeyedStream(StreamBase, Generic[T]):
             >>> sorted(newest.collect().rows())
             [(1, 120.0), (2, 80.0)]
         """
-        ttl_us = None if ttl is None else duration_us(ttl, "deduplicate: ttl", positive=True)
-        node, operation = self._node, Deduplicate(keep, ttl_us)
+        node, operation = self._node, Deduplicate(keep, self._pipeline._ttl_us(ttl, "deduplicate"))
         if keep == "first":
             return self._pipeline._stream_of(self._derive(operation, node.schema, node.row_type))
         derived = self._derive(operation, node.schema, node.row_type, keys=node.keys, mode="upsert")
@@ -228,8 +227,13 @@ class KeyedStream(StreamBase, Generic[T]):
         derived = self._derive(Top(n, order, descending), schema, keys=self._node.keys, mode="upsert")
         return UpsertStream(self._pipeline, derived)
 
-    def agg(self, **aggregates: Expr) -> UpsertStream:
+    def agg(self, *, ttl: Duration | None = None, **aggregates: Expr) -> UpsertStream:
         """The running result per key: every batch emits the new result of each key it touched.
+
+        Args:
+            ttl: how long the result of a key is kept after its last row, in processing time and up to an eighth longer;
+                its next row begins anew then, and nothing is sent before that. For ever if not given.
+            **aggregates: the results, by name.
 
         Example:
             >>> totals = bids.key_by("auction").agg(bids=count(), revenue=col("price").sum())
@@ -241,7 +245,7 @@ class KeyedStream(StreamBase, Generic[T]):
         keys = self._node.schema.select(self._node.keys)
         plan = AggregatePlan.build(tuple(aggregates.items()), self._node.schema, event_time=self._node.event_time)
         schema = aggregates_schema(keys, (), plan.output_fields)
-        operation = RunningAggregate(tuple(aggregates.items()))
+        operation = RunningAggregate(tuple(aggregates.items()), self._pipeline._ttl_us(ttl, "agg"))
         return UpsertStream(self._pipeline, self._derive(operation, schema, keys=self._node.keys, mode="upsert"))
 
     def reduce(self, function: Callable[[T, T], T]) -> UpsertStream:

@@ -67,6 +67,10 @@ class DeclaredPipeline:
         node = self._add(Read(source), (), source.schema, row_type, event_time=source.event_time is not None)
         return SourceStream(self, node)
 
+    def _ttl_us(self, ttl: Duration | None, where: str) -> int | None:
+        """How long the state of a verb lives that has `ttl`; None: for ever."""
+        return None if ttl is None else duration_us(ttl, f"{where}: ttl", positive=True)
+
     def _stream_of(self, node: Node) -> Stream[Any]:
         """The rows of a node as a stream; for verbs of other kinds of streams that give one."""
         return Stream(self, node)

@@ -52,6 +52,9 @@ from penstock.types import schema_to_json
 def describe_node(node: Node) -> dict[str, Any]:
     """The settings of an operator as JSON values, and what its rows are if they are no facts."""
     settings = _settings(node)
+    ttl_us = getattr(node.operation, "ttl_us", None)
+    if ttl_us is not None:
+        settings["ttl"] = format_duration(ttl_us)
     if node.updates and not isinstance(node.operation, Write):
         settings["rows are"] = {"upsert": "updates", "retract": "changes"}.get(node.mode)
     return settings
@@ -104,18 +107,16 @@ def _settings(node: Node) -> dict[str, Any]:
             if operation.late is not None:
                 settings["late_to"] = operation.late.name
             return settings
-        case Deduplicate(keep=keep, ttl_us=ttl_us):
-            settings = {"keys": list(node.inputs[0].keys), "keep": keep}
-            return settings if ttl_us is None else {**settings, "ttl": format_duration(ttl_us)}
+        case Deduplicate(keep=keep):
+            return {"keys": list(node.inputs[0].keys), "keep": keep}
         case Top(n=n, by=by, descending=descending):
             return {"keys": list(node.inputs[0].keys), "n": n, "by": str(by), "descending": descending}
         case LastRows() | ToChanges() | Materialize():
             return {"keys": list(node.inputs[0].keys)}
         case Join(how=how):
             return {"keys": list(node.inputs[0].keys), "how": how, **describe_join_time(operation)}
-        case RegularJoin(how=how, ttl_us=ttl_us):
-            settings = {"keys": list(node.inputs[0].keys), "how": how}
-            return settings if ttl_us is None else {**settings, "ttl": format_duration(ttl_us)}
+        case RegularJoin(how=how):
+            return {"keys": list(node.inputs[0].keys), "how": how}
         case LookupJoin(lookup=lookup):
             described = {"on": dict(operation.on), "how": operation.how, "lookup": lookup.kind, **lookup.describe()}
             return described | describe_calls(operation.calls) | lookup.calls.describe()

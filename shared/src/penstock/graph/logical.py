@@ -204,6 +204,8 @@ class RunningAggregate:
     """Aggregates per key over all rows so far; emits the new result of every key that a batch touched."""
 
     aggregates: tuple[tuple[str, Expr], ...]
+    ttl_us: int | None = None
+    """How long after it was last written the state of a key is kept; so in all operations that have it."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -154,9 +154,15 @@ class OperatorMetrics(msgspec.Struct):
     state_bytes: int = 0
     failed_calls: int = 0
     """Calls that raised or took too long, those that were made again included."""
+    forgotten_keys: int = 0
+    """Keys, of joins rows, whose time to live was over."""
+    lost_changes: int = 0
+    """Changes that would have taken back what was forgotten, and did nothing."""
 
 
-OperatorCounter = Literal["rows_in", "rows_out", "late_rows", "bad_rows", "state_bytes", "failed_calls"]
+OperatorCounter = Literal[
+    "rows_in", "rows_out", "late_rows", "bad_rows", "state_bytes", "failed_calls", "forgotten_keys", "lost_changes"
+]
 """A field of `OperatorMetrics`."""
 
 

@@ -22,6 +22,7 @@ def result_maker(uid: str, pipeline: DeclaredPipeline) -> Callable[[tables.Segme
         UsageError: the pipeline has no aggregates of that uid.
         IncompatibleStateError: when it is called: its aggregates are not those of the savepoint.
     """
+    from penstock.task.operators.keyed_table import WRITTEN
     from penstock.task.operators.partials import Partials
 
     partials = Partials(_node(uid, pipeline))
@@ -31,7 +32,7 @@ def result_maker(uid: str, pipeline: DeclaredPipeline) -> Callable[[tables.Segme
         if "partials" not in header:  # an operator that held nothing
             return rows
         table = partials.restored(uid, header["partials"], tables.aggregate_table(segment))
-        leading = [name for name in table.columns if name not in (*partials.names, "fired")]
+        leading = [name for name in table.columns if name not in (*partials.names, "fired", WRITTEN)]
         return partials.results(table, leading, [*leading, *(field.name for field in partials.plan.output_fields)])
 
     return make

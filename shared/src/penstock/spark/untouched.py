@@ -52,7 +52,7 @@ def is_by_key_alone(node: Node, watermark: int) -> bool:
     operation = node.operation
     if len(node.inputs) > 1:
         return False
-    if watermark == MAX_WATERMARK or (isinstance(operation, Deduplicate) and operation.ttl_us is not None):
+    if watermark == MAX_WATERMARK or getattr(operation, "ttl_us", None) is not None:
         return False
     by_key = (
         RunningAggregate, RunningReduce, Top, Deduplicate, LastRows, ToChanges, AggregateChanges,

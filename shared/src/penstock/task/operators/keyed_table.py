@@ -9,7 +9,7 @@ in the table itself, which costs less for each batch. Where state is on the loca
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
@@ -30,8 +30,12 @@ from penstock.types import Schema
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
 INDEX: Final = "__index"
 """Int64: which of the keys that were asked for a row belongs to."""
+WRITTEN: Final = "__written_us"
+"""Int64: when a key was last written, in processing time."""
 _ROWS_PER_FRAME: Final = 65_536
 _LEAST_STORED: Final = 512
 """So many rows at once, or more, stay columns."""
@@ -51,20 +55,33 @@ class Beside(NamedTuple):
 class KeyedTable:
     """Rows of the columns `types` by key."""
 
-    def __init__(self, keys: Schema, types: Mapping[str, pl.DataType], *, one_by_one: bool = False) -> None:
+    def __init__(
+        self, keys: Schema, types: Mapping[str, pl.DataType], *, one_by_one: bool = False, ttl_us: int | None = None
+    ) -> None:
         """How rows are kept.
 
         Args:
             keys: the key columns.
             types: the columns of a row beside them.
             one_by_one: rows are read by `rows`, which finds tuples at once.
+            ttl_us: how long a key is kept after it was written, in processing time, until `forget` finds it up to an
+                eighth later; None: for ever.
         """
         self.keys = keys
         self.types = types
         self.freezes = Freezes()
+        self._stored = types if ttl_us is None else {**types, WRITTEN: pl.Int64()}
+        self._expiry = None if ttl_us is None else Expiry(ttl_us)
+        self._now_us = 0
+        self._context: OperatorContext
         self._incremental = False
         self._table: Table | RocksTable = Table(freezes=self.freezes)
-        self._store = None if one_by_one or not types else RowStore(types)
+        self._store = None if one_by_one or not self._stored else RowStore(self._stored)
+
+    @property
+    def expires(self) -> bool:
+        """Whether keys are forgotten."""
+        return self._expiry is not None
 
     def open(self, operator: str, context: OperatorContext) -> None:
         """Called once, before any row is there: the rows live where the context says.
@@ -73,6 +90,9 @@ class KeyedTable:
             operator: whose rows they are, for messages.
             context: the operator's.
         """
+        self._context = context
+        if self._expiry is not None:
+            self._now_us = context.now_us()
         self._incremental = context.incremental
         if context.local_state is not None:
             place = (context.max_parallelism, context.local_state)
@@ -85,8 +105,9 @@ class KeyedTable:
         known = [index for index, row in enumerate(found) if row is not ABSENT]
         if len(known) < len(found):
             found = [found[index] for index in known]
-        rows = _frame(found, self.types, self._view())
-        return pl.DataFrame([*rows.get_columns(), pl.Series(INDEX, known, pl.Int64)])
+        rows = _frame(found, self._stored, self._view())
+        columns = rows.get_columns()[: len(self.types)]
+        return pl.DataFrame([*columns, pl.Series(INDEX, known, pl.Int64)])
 
     def _view(self) -> RowView | None:
         return None if self._store is None else self._store.view()
@@ -97,11 +118,17 @@ class KeyedTable:
 
     def put(self, keys: Sequence[Any], rows: pl.DataFrame) -> None:
         """Replace the rows of these keys, each of which is there once."""
+        if self._expiry is not None:
+            rows = rows.with_columns(pl.lit(self._now_us, pl.Int64).alias(WRITTEN))
+            self._expiry.touch(keys, repeat(self._now_us, len(keys)))
+        self._put(keys, rows)
+
+    def _put(self, keys: Sequence[Any], rows: pl.DataFrame) -> None:
         self._delete_stored(keys)
         if self._store is not None and rows.height >= _LEAST_STORED:
-            put: Iterable[Any] = self._store.append(rows.select(*self.types))
+            put: Iterable[Any] = self._store.append(rows.select(*self._stored))
         else:
-            put = _tuples([rows[name] for name in self.types], rows.height)
+            put = _tuples([rows[name] for name in self._stored], rows.height)
         self._table.put_many(keys, put)
 
     def put_rows(self, rows: Mapping[Any, tuple[Any, ...]]) -> None:
@@ -114,6 +141,26 @@ class KeyedTable:
         for key in keys:
             self._table.remove(key)
 
+    def forget(self) -> list[Any]:
+        """Before a batch: forget the keys whose time to live is over by now, and count them; what is put is written now.
+
+        Returns:
+            The keys.
+        """
+        if self._expiry is None:
+            return []
+        self._now_us = max(self._now_us, self._context.now_us())  # clocks may go back
+        over = self._over(self._expiry, self._expiry.due(self._now_us))
+        self.remove(over)
+        self._context.metrics.forgotten_keys += len(over)
+        return over
+
+    def _over(self, expiry: Expiry, due: Sequence[Any]) -> list[Any]:
+        """Those of the keys that are due which were not written again."""
+        there = [(key, row) for key, row in zip(due, self._table.get_many(due), strict=True) if row is not ABSENT]
+        written = _frame([row for _, row in there], self._stored, self._view())[WRITTEN].to_numpy()
+        return [key for (key, _), over in zip(there, expiry.are_over(written, self._now_us), strict=True) if over]
+
     def _delete_stored(self, keys: Sequence[Any]) -> None:
         if self._store is not None and not self._store.empty:
             ids = [row for row in self._table.get_many(keys) if type(row) is int]
@@ -123,7 +170,7 @@ class KeyedTable:
         """Forget all keys."""
         self._table.clear()
         if self._store is not None:
-            self._store = RowStore(self.types)
+            self._store = RowStore(self._stored)
         self.freezes.restart()
 
     def all_keys(self) -> list[Any]:
@@ -144,12 +191,16 @@ class KeyedTable:
         """
         frozen, freeze = self._table.freeze(), self.freezes.next(incremental=self._incremental)
         place = (context.max_parallelism, context.local_state)
-        return FrozenRows(frozen, self._view(), freeze, self.keys, self.types, header, beside, *place)
+        return FrozenRows(frozen, self._view(), freeze, self.keys, self._stored, header, beside, *place)
 
     def load(self, rows: pl.DataFrame) -> list[Any]:
-        """Add the rows of a segment; returns their keys."""
+        """Add the rows of a segment; returns their keys. Where it does not say when they were written, it is now."""
         keys = key_values(rows, self.keys)
-        self.put(keys, rows)
+        if self._expiry is not None:
+            now = pl.lit(self._now_us, pl.Int64)
+            rows = rows.with_columns((pl.coalesce(WRITTEN, now) if WRITTEN in rows.columns else now).alias(WRITTEN))
+            self._expiry.touch(keys, rows[WRITTEN].to_list())
+        self._put(keys, rows)
         self.maintain(len(keys))
         return keys
 
@@ -249,9 +300,16 @@ class Expiry:
             self._touched.setdefault(time // self._step, set()).add(key)
 
     def due(self, now_us: int) -> list[Any]:
-        """Take out the keys whose time to live was over before `now_us`, if they were not touched again."""
-        over = [step for step in self._touched if (step + 1) * self._step + self._ttl < now_us]
-        return [key for step in sorted(over) for key in self._touched.pop(step)]
+        """Take out the keys whose time to live was over before `now_us`, if they were not touched again; each once."""
+        over = [step for step in self._touched if self._is_over(step, now_us)]
+        return list(dict.fromkeys(key for step in sorted(over) for key in self._touched.pop(step)))
+
+    def are_over(self, times: NDArray[np.int64], now_us: int) -> NDArray[np.bool_]:
+        """Of keys that were last touched at these times, which are given out by `now_us`."""
+        return self._is_over(times // self._step, now_us)
+
+    def _is_over(self, step: Any, now_us: int) -> Any:
+        return (step + 1) * self._step + self._ttl < now_us
 
 
 def _frame(rows: list[Any], types: Mapping[str, pl.DataType], stored: RowView | None) -> pl.DataFrame:

@@ -5,7 +5,8 @@ a result is that of the key's newest row by arrival. How many intermediate resul
 one of each key does not.
 
 Aggregates are vectorised but for the look-up: partials live in a `KeyedTable`, so a batch costs what the keys it
-touches cost, however many there are, and a snapshot freezes in constant time.
+touches cost, however many there are, and a snapshot freezes in constant time. With a time to live a key that no row has
+touched for so long begins anew.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import polars as pl
 
 from penstock.batches import EVENT_TIME, ROWS
 from penstock.errors import PenstockError
-from penstock.graph.logical import Node, RunningReduce
+from penstock.graph.logical import Node, RunningAggregate, RunningReduce
 from penstock.process_functions import ValueState
 from penstock.state.backend import ABSENT
 from penstock.state.columns import key_values
@@ -24,7 +25,7 @@ from penstock.state.keyed_state import KeyCursor
 from penstock.state.segments import decode_segments
 from penstock.task.keyed_states import KeyedBackend, keyed_backend
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
-from penstock.task.operators.keyed_table import INDEX, KeyedTable
+from penstock.task.operators.keyed_table import INDEX, WRITTEN, KeyedTable
 from penstock.task.operators.partials import Partials
 from penstock.task.operators.rowwise import chunks_of, function_name, raised
 from penstock.task.rows import RowReader, RowWriter
@@ -38,12 +39,13 @@ class RunningAggregateOperator(Operator):
 
     def __init__(self, node: Node) -> None:
         self._operator = node.operator_id
+        ttl_us = cast("RunningAggregate", node.operation).ttl_us
         self._partials = Partials(node)
         self._by = list(self._partials.keys.names)
         self._event_time = node.event_time
         self._names = [*node.schema.names, EVENT_TIME] if node.event_time else list(node.schema.names)
         types = {field.name: polars_type(field.type) for field in self._partials.plan.partial_fields}
-        self._table = KeyedTable(self._partials.keys, types)
+        self._table = KeyedTable(self._partials.keys, types, ttl_us=ttl_us)
         self._context: OperatorContext
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
@@ -55,6 +57,7 @@ class RunningAggregateOperator(Operator):
     def process(self, frame: pl.DataFrame, output: Output) -> None:
         if frame.height == 0:
             return
+        self._table.forget()
         fresh = self._of_rows(frame)
         keys = key_values(fresh, self._partials.keys)
         merged = self._merged(fresh, keys)
@@ -95,7 +98,8 @@ class RunningAggregateOperator(Operator):
             frames.append(self._partials.restored(self._operator, header["partials"], rows))
             groups.add(group)
         if len(frames) > len(groups):  # several parts of one key group may hold the same key
-            frames = [self._partials.merge(frames, self._by)]
+            written = [pl.col(WRITTEN).max()] if WRITTEN in frames[0].columns else []
+            frames = [self._partials.merge(frames, self._by, beside=written)]
         for rows in frames:
             self._table.load(rows)
 
