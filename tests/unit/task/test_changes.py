@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import random
+import tempfile
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -158,12 +160,12 @@ AGGREGATES = {
 }
 
 
-def aggregate_node(aggregates: dict[str, Any] | None = None, *, key: str = "key") -> Node:
+def aggregate_node(aggregates: dict[str, Any] | None = None, *, key: str = "key", ttl: int | None = None) -> Node:
     named = tuple((aggregates or AGGREGATES).items())
     source = input_node(VALUES, row_class(VALUES), (key,), event_time=True)
     plan = AggregatePlan.build(named, VALUES)
     out = Schema((*VALUES.select([key]), *plan.output_fields, CHANGE))
-    return Node("n1", AggregateChanges(named), (source,), out, row_class(out), True, keys=(key,), mode="retract")
+    return Node("n1", AggregateChanges(named, ttl), (source,), out, row_class(out), True, keys=(key,), mode="retract")
 
 
 def a_row(chance: random.Random) -> tuple[Any, ...]:
@@ -242,6 +244,106 @@ def test_what_changes_no_result_is_not_sent():
     harness.frame(frame_of_changes([(*row, False)]))
     harness.frame(frame_of_changes([(*row[:1], -5, *row[2:], False), (*row, False), (*row, True)]))
     assert pl.concat(harness.collected.frames).height == 1
+
+
+TTL = 80
+
+
+def is_over(written: int, now: int) -> bool:
+    """A key is forgotten as a whole eighth of the time to live, and no earlier than that time behind its last change."""
+    return (written // (TTL // 8) + 1) * (TTL // 8) + TTL < now
+
+
+class OneByOne:
+    """Aggregates of changes, one change after the other, of keys that are forgotten: Flink's GroupAggFunction."""
+
+    def __init__(self) -> None:
+        self.rows: dict[Any, int] = {}
+        self.total: dict[Any, int] = {}
+        self.values: dict[Any, Counter[int]] = {}
+        self.written: dict[Any, int] = {}
+        self.lost = 0
+
+    def forget(self, now: int) -> set[Any]:
+        over = {key for key, written in self.written.items() if is_over(written, now)}
+        for key in over:
+            self._clear(key)
+        return over
+
+    def _clear(self, key: Any) -> None:
+        for each in (self.rows, self.total, self.values, self.written):
+            each.pop(key, None)
+
+    def take(self, key: Any, value: int, gone: bool, now: int) -> None:
+        if gone and key not in self.rows:
+            self.lost += 1
+            return
+        step = -1 if gone else 1
+        values = self.values.setdefault(key, Counter())
+        self.rows[key] = self.rows.get(key, 0) + step
+        self.total[key] = self.total.get(key, 0) + step * value
+        values[value] = max(0, values[value] + step)
+        self.written[key] = now
+        if not self.rows[key]:
+            self._clear(key)
+
+    def results(self) -> dict[Any, tuple[Any, ...]]:
+        return {key: (n, self.total[key], max(+self.values[key], default=None)) for key, n in self.rows.items()}
+
+
+@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "rocksdb"])
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**9))
+def test_changes_of_keys_that_were_forgotten_come_to_what_a_row_at_a_time_does(on_disk, seed):
+    """Nothing is below zero, and what is taken back is what was sent: whatever the batches, restores and rescales are."""
+    chance = random.Random(seed)
+    node = aggregate_node({"n": count(), "total": col("i").sum(), "most": col("i").max()}, ttl=TTL)
+    with tempfile.TemporaryDirectory() as folder:
+        harness = OperatorHarness(node, max_parallelism=GROUPS, local_state=Path(folder) if on_disk else None)
+        model, held, sent = OneByOne(), [], {}
+        for _ in range(chance.randrange(1, 25)):
+            harness.now_us += chance.choice([0, 1, 9, 35, 110, 200])
+            changes = []
+            for _ in range(chance.choice([1, 3, 12])):
+                if held and chance.random() < 0.5:
+                    changes.append((*held.pop(chance.randrange(len(held))), True))
+                else:
+                    held.append((chance.choice("abc"), chance.randrange(3)))
+                    changes.append((*held[-1], False))
+            forgotten, seen = model.forget(harness.now_us), len(harness.collected.frames)
+            for key, value, gone in changes:
+                model.take(key, value, gone, harness.now_us)
+            harness.frame(frame_of_changes([a_change(key, value, gone=gone) for key, value, gone in changes]))
+            sent = {key: row for key, row in sent.items() if key not in forgotten}
+            for frame in harness.collected.frames[seen:]:
+                for key, *row, gone in frame.select("key", "n", "total", "most", RETRACTED).rows():
+                    assert sent.pop(key, None) == (tuple(row) if gone else None)
+                    if not gone:
+                        sent[key] = tuple(row)
+            assert sent == model.results()
+            if chance.random() < 0.3:
+                harness = harness.restored(harness.freeze()(), 1 if on_disk else chance.randrange(1, 4))
+
+
+def test_changes_that_take_back_what_was_forgotten_are_counted():
+    """Of a key that is not there, and of a row that its key, which began anew, does not have."""
+    harness = OperatorHarness(aggregate_node({"n": count(), "most": col("i").max()}, ttl=TTL))
+    harness.frame(frame_of_changes([a_change("a", 1), a_change("b", 2)]))
+    harness.now_us = 2 * TTL
+    harness.frame(frame_of_changes([a_change("a", 1, gone=True), a_change("b", 3), a_change("b", 4)]))
+    harness.frame(frame_of_changes([a_change("b", 2, gone=True)]))
+    assert (harness.metrics[0].forgotten_keys, harness.metrics[0].lost_changes) == (2, 2)
+    assert harness.collected.frames[-1].select("key", "n", "most", RETRACTED).rows() == [
+        ("b", 2, 4, True), ("b", 1, 4, False),
+    ]  # fmt: skip
+
+
+def test_with_a_time_to_live_a_result_that_stays_the_same_is_sent():
+    """As in Flink: keys behind it would be forgotten though theirs is not."""
+    harness = OperatorHarness(aggregate_node({"most": col("i").max()}, ttl=TTL))
+    harness.frame(frame_of_changes([a_change("a", 2)]))
+    harness.frame(frame_of_changes([a_change("a", 1)]))
+    assert pl.concat(harness.collected.frames)[RETRACTED].to_list() == [False, True, False]
 
 
 def test_state_of_other_aggregates_is_refused():

@@ -360,11 +360,18 @@ class KeyedUpdates(StreamBase):
         operation = Top(n, order, descending)
         return UpsertStream(self._pipeline, self._derive(operation, schema, keys=self._node.keys, mode="retract"))
 
-    def agg(self, **aggregates: Expr) -> UpsertStream:
+    def agg(self, *, ttl: Duration | None = None, **aggregates: Expr) -> UpsertStream:
         """The running result per key of the rows that hold, as `UpsertStream.changes`; a key without any has none.
 
         Sums, counts, means and variances are taken back by subtraction. For all others the rows of a key are kept, as far
         as the aggregates look at them, and the result is computed anew for the keys of a batch.
+
+        Args:
+            ttl: how long a key is kept after its last change, in processing time and up to an eighth longer; its next row
+                begins anew then, nothing is sent before that, and what takes back a row of before does nothing. A result
+                is then sent with every change, also where it stays the same, so that the keys behind live on. For ever
+                if not given.
+            **aggregates: the results, by name.
 
         Raises:
             PipelineError: a result depends on the order of rows, which changes do not have.
@@ -386,5 +393,5 @@ class KeyedUpdates(StreamBase):
         self._check_unread("agg", aggregates)
         plan = AggregatePlan.build(tuple(aggregates.items()), node.schema, event_time=node.event_time)
         schema = Schema((*node.schema.select(node.keys), *plan.output_fields, Field(RETRACTED, BOOLEAN)))
-        operation = AggregateChanges(tuple(aggregates.items()))
+        operation = AggregateChanges(tuple(aggregates.items()), self._pipeline._ttl_us(ttl, "agg"))
         return UpsertStream(self._pipeline, self._derive(operation, schema, keys=node.keys, mode="retract"))

@@ -263,6 +263,7 @@ class AggregateChanges:
     """Named aggregates per key of changes; what was sent before is taken back when it changes."""
 
     aggregates: tuple[tuple[str, Expr], ...]
+    ttl_us: int | None = None
 
 
 @dataclass(frozen=True, eq=False)

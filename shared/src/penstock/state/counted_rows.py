@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 COUNT: Final = "__count"
 """Int64: how often a row is there."""
 _PLACE: Final = "__place"
+_LEAST: Final = "__least"
+HAD: Final = "__had"
+"""Int64: how often a row was there before changes."""
+LEFT: Final = "__left"
+"""Int64: how often it is there behind one of them."""
+UNKNOWN: Final = "__unknown"
+"""Boolean: a change takes back what is not there."""
 INDEX: Final = "__index"
 MIN_ORDER: Final = np.iinfo(np.int64).min
 
@@ -62,6 +69,7 @@ class CountedRows:
             freezes: of the operator, where it has other state, too.
         """
         self.freezes = freezes or Freezes()
+        self._keys = list(keys)
         self._columns = list(types)
         self._counts = list(counts)
         self._newest = [] if newest is None else [newest]
@@ -108,6 +116,33 @@ class CountedRows:
             parts.append(found.filter(enough[index]).with_columns(pl.Series(INDEX, asked[index[enough[index]]])))
             asked, wide = asked[~enough], 4 * wide
         return pl.concat([self._none, *parts])
+
+    def remove(self, keys: pl.DataFrame) -> None:
+        """Forget all rows of these keys."""
+        self.add(self.of(keys).with_columns(-pl.col(*self._counts)))
+
+    def without_unknown(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Changes without those that take back a row that is not there when they come, because it was forgotten.
+
+        Args:
+            rows: as for `add`, in order; `COUNT` is 1, or -1 of one that is taken back.
+        """
+        gone = rows.filter(pl.col(COUNT) < 0)
+        if not gone.height:
+            return rows
+        there = self._like(gone).select(*self._columns, pl.col(COUNT).alias(HAD), pl.lit(0, pl.Int64).alias(COUNT))
+        together = pl.concat([there, rows.select(*self._columns, pl.lit(0, pl.Int64).alias(HAD), COUNT)])
+        together = together.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(_PLACE))
+        same = together.select(HAD, COUNT, pl.col(_PLACE).first().over(self._columns).alias(INDEX))
+        return rows.filter(~followed(same)[UNKNOWN][there.height :])
+
+    def _like(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows with the key, and the order, of any of these; all that are the same are among them."""
+        if self._order is None:
+            return self.of(rows.select(self._keys).unique())
+        keys = rows.select(*self._keys, self._order).unique()
+        order = keys[self._order].to_numpy()
+        return self._found(self._runs.matches(keys, self._runs.hashes(keys), order, order))
 
     def _found(self, matches: Iterable[Matches]) -> pl.DataFrame:
         found = [
@@ -219,6 +254,23 @@ def counted(
         *(pl.col(name).first() for name in first),
     )  # fmt: skip
     return sums if zeros else sums.filter(pl.any_horizontal(pl.col(name) != 0 for name in counts))
+
+
+def followed(changes: pl.DataFrame) -> pl.DataFrame:
+    """What changes come to one behind the other, where one that takes back what is not there does nothing.
+
+    Args:
+        changes: in order; `INDEX` says of what, the first `HAD` of it how often it was there, and `COUNT` is 1 or -1, or
+            0 where nothing is changed.
+
+    Returns:
+        The same with `LEFT` and `UNKNOWN`.
+    """
+    left = pl.col(HAD).first().over(INDEX) + pl.col(COUNT).cum_sum().over(INDEX)
+    least = pl.col(LEFT).cum_min().over(INDEX).clip(upper_bound=0)
+    unknown = pl.col(_LEAST) < pl.col(_LEAST).shift(1, fill_value=0).over(INDEX)
+    counted = changes.with_columns(left.alias(LEFT)).with_columns(least.alias(_LEAST))
+    return counted.with_columns(unknown.alias(UNKNOWN), pl.col(LEFT) - pl.col(_LEAST)).drop(_LEAST)
 
 
 def _replaced(column: pl.Series, places: NDArray[np.int64], values: pl.Series) -> pl.Series:

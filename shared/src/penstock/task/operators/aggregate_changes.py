@@ -4,7 +4,9 @@ Sums and counts are made of partials that can be subtracted as well as added. Al
 rows of a key, which are kept and counted as far as the aggregates look at them. A row is taken back behind where it was
 added: both have the same content, so they come from the same subtask and go the same way.
 
-A key's former result is taken back when it changes; a key that has no rows any more has no result, and no state.
+A key's former result is taken back when it changes; a key that has no rows any more has no result, and no state. With a
+time to live a key that no change has touched for so long is forgotten, with its rows. It begins anew with the next one
+that is added, as in Flink: what takes back a row where the key has none, of those that are known, is dropped.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from penstock.batches import EVENT_TIME
 from penstock.errors import IncompatibleStateError, UserCodeError, without_context
 from penstock.expressions import AggregatePlan, Expr, columns_of, count, is_of_distinct, is_subtractable
 from penstock.graph.logical import RETRACTED, AggregateChanges, Node
-from penstock.state.columns import canonical_keys, key_values
-from penstock.state.counted_rows import COUNT, CountedRows
+from penstock.state.columns import canonical_keys, key_frame, key_values
+from penstock.state.counted_rows import COUNT, HAD, LEFT, UNKNOWN, CountedRows, followed
 from penstock.state.freezes import Freezes
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
@@ -32,6 +34,8 @@ _KIND: Final = "aggregate-changes"
 _ROWS: Final = "__rows"
 """The name of the count of rows among the results of `_Sums`."""
 _RESULT: Final = "__result"
+_PLACE: Final = "__place"
+_ENDED: Final = "__ended"
 
 
 class AggregateChangesOperator(Operator):
@@ -50,7 +54,7 @@ class AggregateChangesOperator(Operator):
         results = {name: polars_type(node.schema.field(name).type) for name, _ in operation.aggregates}
         self._stored = {f"{_RESULT}_{name}": name for name in results}
         sent = {stored: results[name] for stored, name in self._stored.items()}
-        self._table = KeyedTable(self._keys, {**self._sums.types, **sent})
+        self._table = KeyedTable(self._keys, {**self._sums.types, **sent}, ttl_us=operation.ttl_us)
         schema, freezes = source.schema, self._table.freezes
         self._others = _OfRows(others, schema, self._keys, self._where, freezes) if others else None
         self._context: OperatorContext
@@ -67,6 +71,10 @@ class AggregateChangesOperator(Operator):
         if frame.height == 0:
             return
         rows = canonical_keys(frame, self._keys)
+        if self._table.expires:
+            rows = self._of_known_keys(rows, output)
+            if rows.height == 0:
+                return
         try:
             fresh = self._sums.of_rows(rows, self._hidden)
             keys = key_values(fresh, self._keys)
@@ -76,10 +84,55 @@ class AggregateChangesOperator(Operator):
             raise UserCodeError(f"{self._where}: the aggregates failed on a batch: {without_context(error)}") from error
         self._keep(keys, after)
         beside = fresh.select(*self._keys.names, *self._hidden)
-        changed = changes(self._sent(before), self._sent(after), beside)
+        self._send(before, after, beside, output)
+        self._table.maintain(len(keys))
+
+    def _send(self, before: pl.DataFrame, after: pl.DataFrame, beside: pl.DataFrame, output: Output) -> None:
+        # With a time to live also what stays the same: the keys behind would be forgotten too soon, as in Flink.
+        changed = changes(self._sent(before), self._sent(after), beside, unchanged=self._table.expires)
         if changed.height:
             output.rows(changed.select(*self._names, *self._hidden))
-        self._table.maintain(len(keys))
+
+    def _of_known_keys(self, rows: pl.DataFrame, output: Output) -> pl.DataFrame:
+        """Forget the keys whose time is over, and those that have no row any more behind one of these changes.
+
+        Returns:
+            The changes behind the last one with which their key had none.
+        """
+        self._forget(self._table.forget())
+        if not rows[RETRACTED].any():
+            return rows
+        touched = rows.group_by(self._keys.names, maintain_order=True).agg(pl.col(name).last() for name in self._hidden)
+        keys = key_values(touched, self._keys)
+        before = self._table.find(keys)
+        rows, ended = self._followed(rows, touched, before)
+        self._send(before.filter(pl.col(INDEX).is_in(ended.implode())), before.clear(), touched, output)
+        gone = [keys[index] for index in ended]
+        self._table.remove(gone)
+        self._forget(gone)
+        return rows
+
+    def _followed(
+        self, rows: pl.DataFrame, touched: pl.DataFrame, before: pl.DataFrame
+    ) -> tuple[pl.DataFrame, pl.Series]:
+        """The changes behind the last one with which their key had no rows any more, and the numbers of such keys."""
+        had = np.zeros(touched.height, np.int64)
+        had[before[INDEX].to_numpy()] = before[self._sums.rows].to_numpy()
+        number = pl.int_range(pl.len(), dtype=pl.Int64)
+        numbers = touched.select(*self._keys.names, number.alias(INDEX), pl.Series(HAD, had))
+        numbered = rows.join(numbers, on=self._keys.names, how="left", nulls_equal=True, maintain_order="left")
+        steps = followed(numbered.select(INDEX, HAD, count_of_change()))
+        self._context.metrics.lost_changes += int(steps[UNKNOWN].sum())
+        steps = steps.with_columns(number.alias(_PLACE))
+        steps = steps.with_columns(pl.col(_PLACE).filter(pl.col(LEFT) == 0).max().over(INDEX).alias(_ENDED))
+        ended = steps.filter(pl.col(_ENDED).is_not_null())[INDEX].unique(maintain_order=True)
+        behind = steps.select((pl.col(_PLACE) > pl.col(_ENDED)).fill_null(value=True)).to_series()
+        return rows.filter(behind), ended
+
+    def _forget(self, keys: Sequence[Any]) -> None:
+        """Of keys that are not in the table, the rows, too."""
+        if self._others is not None and keys:
+            self._others.kept_rows.remove(key_frame(keys, self._keys))
 
     def go_on(self) -> bool:
         return self._others is not None and self._others.kept_rows.go_on()
@@ -95,8 +148,17 @@ class AggregateChangesOperator(Operator):
         sums = self._sums.merged([before, numbered], [INDEX]).sort(INDEX)
         results = sums.select(INDEX, *self._sums.finish)
         if self._others is not None:
-            results = results.hstack(self._others.results(rows, fresh.select(self._keys.names)))
+            self._keep_rows(self._others, rows)
+            results = results.hstack(self._others.results(fresh.select(self._keys.names)))
         return sums.hstack(results.select(pl.col(name).alias(stored) for stored, name in self._stored.items()))
+
+    def _keep_rows(self, others: _OfRows, rows: pl.DataFrame) -> None:
+        changed = rows.select(*others.kept.names, count_of_change())
+        if self._table.expires:
+            known = others.kept_rows.without_unknown(changed)
+            self._context.metrics.lost_changes += changed.height - known.height
+            changed = known
+        others.kept_rows.add(changed)
 
     def _keep(self, keys: Sequence[Any], after: pl.DataFrame) -> None:
         """A key whose rows are all gone is forgotten."""
@@ -130,7 +192,7 @@ class AggregateChangesOperator(Operator):
             rows = canonical_keys(rows, self._keys)
             of_table = rows if COUNT not in rows.columns else rows.filter(pl.col(COUNT).is_null())
             if set(self._table.types) <= set(rows.columns):
-                self._table.load(of_table.select(*self._keys.names, *self._table.types))
+                self._table.load(of_table)
             if self._others is not None and COUNT in rows.columns:
                 self._others.load(rows.filter(pl.col(COUNT).is_not_null()))
 
@@ -184,9 +246,8 @@ class _OfRows:
         self._distinct = all(is_of_distinct(expr) for _, expr in aggregates)
         self.kept_rows = CountedRows(keys.names, self.kept.polars(), freezes=freezes)
 
-    def results(self, rows: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
-        """Keep the rows, or no longer; the results of all rows of these keys, in their order."""
-        self.kept_rows.add(rows.select(*self.kept.names, count_of_change()))
+    def results(self, keys: pl.DataFrame) -> pl.DataFrame:
+        """The results of all rows of these keys, in their order."""
         found = self.kept_rows.of(keys).filter(pl.col(COUNT) > 0)
         if not self._distinct:
             found = found[np.repeat(np.arange(found.height), found[COUNT].to_numpy())]

@@ -71,7 +71,9 @@ def count_of_change() -> pl.Expr:
     return pl.when(RETRACTED).then(-1).otherwise(1).cast(pl.Int64).alias(COUNT)
 
 
-def changes(before: pl.DataFrame, after: pl.DataFrame, beside: pl.DataFrame, each: int = 1) -> pl.DataFrame:
+def changes(
+    before: pl.DataFrame, after: pl.DataFrame, beside: pl.DataFrame, each: int = 1, *, unchanged: bool = False
+) -> pl.DataFrame:
     """What is taken back and what is added where rows have changed, one behind the other for each.
 
     Args:
@@ -79,11 +81,13 @@ def changes(before: pl.DataFrame, after: pl.DataFrame, beside: pl.DataFrame, eac
         after: the new ones, with the same columns.
         beside: by number, what stands beside both: the keys.
         each: how many numbers in a row have the same beside them.
+        unchanged: whether what stays the same is taken back and added, too.
     """
-    _, old, new = np.intersect1d(before[INDEX], after[INDEX], assume_unique=True, return_indices=True)
-    same = _equal(before[old], after[new], [name for name in before.columns if name != INDEX])
-    gone = _without(before, old[same]).with_columns(pl.lit(True).alias(RETRACTED))
-    come = _without(after, new[same]).with_columns(pl.lit(False).alias(RETRACTED))
+    if not unchanged:
+        _, old, new = np.intersect1d(before[INDEX], after[INDEX], assume_unique=True, return_indices=True)
+        same = _equal(before[old], after[new], [name for name in before.columns if name != INDEX])
+        before, after = _without(before, old[same]), _without(after, new[same])
+    gone, come = before.with_columns(pl.lit(True).alias(RETRACTED)), after.with_columns(pl.lit(False).alias(RETRACTED))
     changed = pl.concat([gone, come]).sort(INDEX, maintain_order=True)
     return beside[changed[INDEX] // each].hstack(changed.drop(INDEX))
 
