@@ -21,10 +21,10 @@ from penstock.types import FLOAT64, STRING, Field, Schema, row_class
 HOUR = 3_600_000_000
 
 
-def top_node(n, by, descending=True, schema=SCHEMA):
+def top_node(n, by, descending=True, schema=SCHEMA, ttl=None):
     source = input_node(schema, row_class(schema), ("key",), event_time=True)
     out = top_schema(n, by, schema, ("key",))
-    return Node("n1", Top(n, by, descending), (source,), out, row_class(out), True, keys=("key",), mode="upsert")
+    return Node("n1", Top(n, by, descending, ttl), (source,), out, row_class(out), True, keys=("key",), mode="upsert")
 
 
 def deduplicate_node(keep, ttl=None, *, event_time=True):
@@ -92,6 +92,21 @@ def test_null_and_nan_are_behind_everything(least, monkeypatch):
         )
         assert [row["x"] for row in harness.output()][:2] == expected
         assert harness.output()[2]["x"] is None
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_the_ranks_of_a_key_begin_anew_when_none_changed_for_its_time_to_live(restored):
+    """A row that changes no rank does not keep them, whatever the size of the batch; nothing is sent when they go."""
+    harness = OperatorHarness(top_node(1, col("value"), ttl=HOUR))
+    harness.frame(frame_of([("a", 1, 5), ("b", 1, 5)]))
+    harness.now_us = HOUR
+    harness.frame(frame_of([("a", 2, 4), ("b", 2, 6)]))
+    if restored:
+        harness = harness.restored(harness.snapshot())
+    harness.now_us = HOUR + HOUR // 2
+    harness.frame(frame_of([("a", 3, 1), ("b", 3, 5)]))
+    assert [(row["key"], row["rank"], row["value"]) for row in harness.output()][-2:] == [("b", 1, 6), ("a", 1, 1)]
+    assert harness.metrics[0].forgotten_keys == 1
 
 
 @settings(max_examples=40, deadline=None)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import random
+import tempfile
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,12 +32,12 @@ CHANGE = Field(RETRACTED, BOOLEAN)
 ROWS = Schema((Field("key", STRING, nullable=True), Field("x", FLOAT64, nullable=True), Field("id", INT64), CHANGE))
 
 
-def top_node(n: int, *, descending: bool = True) -> Node:
+def top_node(n: int, *, descending: bool = True, ttl: int | None = None) -> Node:
     by = col("x")
     source = input_node(ROWS, row_class(ROWS), ("key",), event_time=True)
     source.mode = "retract"
     out = top_schema(n, by, ROWS, ("key",))
-    return Node("n1", Top(n, by, descending), (source,), out, row_class(out), True, ("key",), mode="retract")
+    return Node("n1", Top(n, by, descending, ttl), (source,), out, row_class(out), True, ("key",), mode="retract")
 
 
 def frame_of(rows: list[tuple[Any, ...]]) -> pl.DataFrame:
@@ -101,6 +103,88 @@ def test_the_ranks_come_to_those_of_the_rows_that_hold(seed, n, descending, leas
             x = eval(found[key, rank], {"nan": math.nan, "inf": math.inf})[0]
             assert worth((key, x)) == expected
     assert len(set(found)) == len(found)
+
+
+TTL = 80
+
+
+def is_over(touched: int, now: int) -> bool:
+    """A key is forgotten as a whole eighth of the time to live, and no earlier than that time behind its last change."""
+    return (touched // (TTL // 8) + 1) * (TTL // 8) + TTL < now
+
+
+@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "rocksdb"])
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**9), n=st.integers(1, 3))
+def test_the_ranks_of_keys_that_were_forgotten_come_to_those_of_the_rows_since(on_disk, seed, n):
+    """What takes back a row of before is counted, what is taken back was sent; restores and rescales included."""
+    chance = random.Random(seed)
+    held: list[tuple[Any, ...]] = []
+    known: dict[Any, list[tuple[Any, ...]]] = {}
+    touched: dict[Any, int] = {}
+    ranks: dict[Any, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) if on_disk else None
+        harness = OperatorHarness(top_node(n, ttl=TTL), max_parallelism=GROUPS, local_state=place)
+        for _ in range(chance.randrange(1, 25)):
+            harness.now_us += chance.choice([0, 1, 9, 35, 110, 200])
+            for key in [key for key, at in touched.items() if is_over(at, harness.now_us)]:
+                ranks = {where: row for where, row in ranks.items() if where[0] != key}
+                del known[key], touched[key]
+            rows, lost = list[tuple[Any, ...]](), 0
+            for _ in range(chance.choice([1, 3, 12])):
+                gone = bool(held) and chance.random() < 0.5
+                row = (
+                    held.pop(chance.randrange(len(held)))
+                    if gone
+                    else (chance.choice(["a", "b", None]), chance.choice([None, 0.0, 1.0, 2.0]), chance.randrange(2))
+                )
+                held += [] if gone else [row]
+                rows.append((*row, gone))
+                mine = known.setdefault(row[0], [])
+                lost += gone and row not in mine
+                if not gone:
+                    mine.append(row)
+                elif row in mine:
+                    mine.remove(row)
+            touched |= dict.fromkeys((row[0] for row in rows), harness.now_us)
+            for key in [key for key, mine in known.items() if not mine]:
+                del known[key], touched[key]
+            seen, before = len(harness.collected.frames), sum(each.lost_changes for each in harness.metrics)
+            harness.frame(frame_of(rows))
+            assert sum(each.lost_changes for each in harness.metrics) - before == lost
+            for frame in harness.collected.frames[seen:]:
+                for row in frame.drop(EVENT_TIME).to_dicts():
+                    where, content = (row["key"], row["rank"]), (row["x"], row["id"])
+                    assert ranks.pop(where, None) == (content if row[RETRACTED] else None)
+                    ranks |= {} if row[RETRACTED] else {where: content}
+            best = {
+                (key, rank): x
+                for key, mine in known.items()
+                for rank, (_, x, _) in enumerate(
+                    sorted(mine, key=lambda row: -1.0 if row[1] is None else row[1])[::-1][:n], 1
+                )
+            }
+            assert {where: x for where, (x, _) in ranks.items()} == best
+            if chance.random() < 0.3:
+                harness = harness.restored(harness.freeze()(), 1 if on_disk else chance.randrange(1, 4))
+
+
+def test_a_time_to_live_may_come_to_the_rows_of_a_snapshot_and_go_from_them():
+    """Keys that were written without one were touched when they are restored."""
+    harness = OperatorHarness(top_node(1), now_us=1_000)
+    harness.frame(frame_of([("a", 1.0, 1, False), ("a", 2.0, 2, False)]))
+    dated = OperatorHarness(top_node(1, ttl=TTL), now_us=1_000, restored=harness.snapshot())
+    dated.now_us += TTL
+    dated.frame(frame_of([("a", 2.0, 2, True)]))
+    assert dated.collected.frames[-1]["x"].to_list() == [2.0, 1.0]
+    undated = OperatorHarness(top_node(1), now_us=9_000, restored=dated.snapshot())
+    undated.frame(frame_of([("a", 3.0, 3, False)]))
+    assert undated.collected.frames[-1]["x"].to_list() == [1.0, 3.0]
+    dated.now_us += 2 * TTL
+    dated.frame(frame_of([("a", 1.0, 1, True)]))
+    assert (len(dated.collected.frames), dated.metrics[0].forgotten_keys, dated.metrics[0].lost_changes) == (1, 1, 1)
+    assert not dated.snapshot().keyed
 
 
 def test_of_equal_rows_the_first_stands_first_until_it_is_taken_back():

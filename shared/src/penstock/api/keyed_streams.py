@@ -202,7 +202,7 @@ class KeyedStream(StreamBase, Generic[T]):
         derived = self._derive(operation, node.schema, node.row_type, keys=node.keys, mode="upsert")
         return UpsertStream(self._pipeline, derived)
 
-    def top(self, n: int, *, by: Expr | str, descending: bool = True) -> UpsertStream:
+    def top(self, n: int, *, by: Expr | str, descending: bool = True, ttl: Duration | None = None) -> UpsertStream:
         """The best `n` rows of every key so far, as updates: the keys, the rank from 1, then the other columns.
 
         A row replaces the earlier one of its keys and rank; a batch sends the ranks that it changed, each row with
@@ -213,6 +213,8 @@ class KeyedStream(StreamBase, Generic[T]):
             n: how many rows per key.
             by: the column or expression that orders them.
             descending: whether the greatest is the best.
+            ttl: how long the ranks of a key are kept after one of them changed, in processing time and up to an eighth
+                longer; its next row begins anew then, and nothing is sent before that. For ever if not given.
 
         Raises:
             PipelineError: such values have no order, or there is a column "rank".
@@ -224,7 +226,8 @@ class KeyedStream(StreamBase, Generic[T]):
         """
         order = col(by) if isinstance(by, str) else by
         schema = top_schema(n, order, self._node.schema, self._node.keys)
-        derived = self._derive(Top(n, order, descending), schema, keys=self._node.keys, mode="upsert")
+        operation = Top(n, order, descending, self._pipeline._ttl_us(ttl, "top"))
+        derived = self._derive(operation, schema, keys=self._node.keys, mode="upsert")
         return UpsertStream(self._pipeline, derived)
 
     def agg(self, *, ttl: Duration | None = None, **aggregates: Expr) -> UpsertStream:

@@ -335,7 +335,7 @@ class KeyedUpdates(StreamBase):
             return f"updates have agg and top here; {name} would count or keep rows that were taken back"
         return super()._instead(name)
 
-    def top(self, n: int, *, by: Expr | str, descending: bool = True) -> UpsertStream:
+    def top(self, n: int, *, by: Expr | str, descending: bool = True, ttl: Duration | None = None) -> UpsertStream:
         """The best `n` rows of every key that hold, as `UpsertStream.changes`: the keys, the rank from 1, the others.
 
         What stood at a rank is taken back when another row comes to stand there, or none. All rows of a key are kept.
@@ -345,6 +345,9 @@ class KeyedUpdates(StreamBase):
             n: how many rows per key.
             by: the column or expression that orders them.
             descending: whether the greatest is the best.
+            ttl: how long the rows of a key are kept after its last change, in processing time and up to an eighth longer;
+                its next row begins anew then, nothing is sent before that, and what takes back a row of before does
+                nothing. For ever if not given.
 
         Raises:
             PipelineError: such values have no order, or there is a column "rank".
@@ -357,7 +360,7 @@ class KeyedUpdates(StreamBase):
         order = col(by) if isinstance(by, str) else by
         self._check_unread("top", {str(order): order})
         schema = top_schema(n, order, self._node.schema, self._node.keys)
-        operation = Top(n, order, descending)
+        operation = Top(n, order, descending, self._pipeline._ttl_us(ttl, "top"))
         return UpsertStream(self._pipeline, self._derive(operation, schema, keys=self._node.keys, mode="retract"))
 
     def agg(self, *, ttl: Duration | None = None, **aggregates: Expr) -> UpsertStream:

@@ -239,6 +239,7 @@ class Top:
     n: int
     by: Expr
     descending: bool
+    ttl_us: int | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,8 @@
 
 A key keeps its best rows as one row of lists, best first. Rows of a batch that are not behind all of these are ranked
 together with them, and the ranks where another row stands now are sent. A row keeps its own event time, whichever rank it
-comes to: when it came there depends on batches.
+comes to: when it came there depends on batches. With a time to live a key none of whose ranks changed for so long begins
+anew.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class TopOperator(Operator):
         frame = pl.DataFrame(schema={field.name: polars_type(field.type) for field in source.schema})
         kind = frame.select(by.alias(_BY)).schema[_BY]
         self._by = (by.fill_nan(None) if kind.is_float() else by).alias(_BY)
-        self._table = KeyedTable(self._keys, {_BY: pl.List(kind), **types})
+        self._table = KeyedTable(self._keys, {_BY: pl.List(kind), **types}, ttl_us=operation.ttl_us)
         self._context: OperatorContext
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
@@ -72,6 +73,7 @@ class TopOperator(Operator):
             ) from error
 
     def _rank(self, rows: pl.DataFrame, output: Output) -> None:
+        self._table.forget()
         by = list(self._keys.names)
         rows = rows.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(_PLACE), self._by)
         rows = rows.with_columns(pl.col(_PLACE).first().over(by).alias(INDEX))
@@ -80,7 +82,7 @@ class TopOperator(Operator):
         found = self._table.find(keys)
         self._table.maintain(len(keys))
         found = found.with_columns(touched[INDEX].gather(found[INDEX]).alias(INDEX))
-        if rows.height >= _LEAST_SIFTED:
+        if rows.height >= _LEAST_SIFTED or self._table.expires:  # or else what changes nothing would be written, too
             rows = self._hopeful(rows, found)
             if not rows.height:
                 return

@@ -33,7 +33,8 @@ class TopOfChangesOperator(StandingRowsOperator):
         kind = pl.DataFrame(schema=source.row_schema.polars()).select(by.alias(_BY)).schema[_BY]
         self._by = (by.fill_nan(None) if kind.is_float() else by).alias(_BY)
         super().__init__(
-            node, "top-of-changes", most=operation.n, beside={_BY: kind, _ORDER: pl.Int64()}, order=_ORDER
+            node, "top-of-changes", most=operation.n, beside={_BY: kind, _ORDER: pl.Int64()}, order=_ORDER,
+            ttl_us=operation.ttl_us,
         )  # fmt: skip
         self._ranked = [name for name in node.schema.names if name not in (*self._keys.names, RETRACTED)]
 
