@@ -22,6 +22,7 @@ from penstock.batches import EVENT_TIME
 from penstock.connectors import iterables, kafka
 from penstock.errors import IncompatibleStateError, PipelineError
 from penstock.expressions import AggregatePlan
+from penstock.graph.describe import describe_node
 from penstock.graph.logical import RETRACTED, AggregateChanges, Node, ToChanges
 from penstock.task import sources
 from penstock.testing.harness import OperatorHarness, input_node
@@ -59,10 +60,10 @@ def standing(frames: list[pl.DataFrame], *keys: str) -> dict[Any, dict[str, Any]
 # -- updates as changes -------------------------------------------------------------------------------------------------
 
 
-def changes_node(schema: Schema = SCHEMA, retracted: str | None = None) -> Node:
+def changes_node(schema: Schema = SCHEMA, retracted: str | None = None, ttl: int | None = None) -> Node:
     source = input_node(schema, row_class(schema), ("key",), event_time=True)
     out = Schema((*(field for field in schema if field.name != retracted), CHANGE))
-    return Node("n1", ToChanges(retracted), (source,), out, row_class(out), True, keys=("key",), mode="retract")
+    return Node("n1", ToChanges(retracted, ttl), (source,), out, row_class(out), True, keys=("key",), mode="retract")
 
 
 @settings(max_examples=60, deadline=None)
@@ -107,6 +108,29 @@ def test_updates_that_say_that_there_is_no_row_any_more():
     assert feed(("a", 9, True)) == [("a", 2, True)]
     assert feed(("a", 9, True)) == []
     assert feed(("a", 2, False)) == [("a", 2, False)]
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_of_a_key_that_was_forgotten_nothing_is_taken_back(restored):
+    """Each update makes it live on, and is sent, also one that changes nothing; what ends a key that is gone is not."""
+    schema = Schema((*SCHEMA, CHANGE))
+    harness = OperatorHarness(changes_node(schema, RETRACTED, 80), max_parallelism=GROUPS)
+
+    def feed(now: int, *rows: tuple[str, int, bool]) -> list[tuple[Any, ...]]:
+        harness.now_us = now
+        harness.collected.frames.clear()
+        frame = frame_of([(key, 1, value) for key, value, _ in rows])
+        harness.frame(frame.with_columns(pl.Series(RETRACTED, [gone for *_, gone in rows])))
+        return [row for frame in harness.collected.frames for row in frame.select("key", "value", RETRACTED).rows()]
+
+    assert len(feed(0, ("a", 1, False), ("b", 1, False), ("c", 1, False))) == 3
+    assert feed(50, ("a", 1, False)) == [("a", 1, True), ("a", 1, False)]
+    if restored:
+        harness = harness.restored(harness.freeze()())
+    assert feed(100, ("a", 2, False), ("b", 2, False), ("c", 1, True)) == [
+        ("a", 1, True), ("a", 2, False), ("b", 2, False),
+    ]  # fmt: skip
+    assert (harness.metrics[0].forgotten_keys, harness.metrics[0].lost_changes) == (2, 1)
 
 
 def test_rows_are_compared_with_null_nan_and_lists():
@@ -416,10 +440,26 @@ def test_a_union_of_updates_is_written_by_a_key_of_its_rows():
     }  # fmt: skip
 
 
-def written_by(stream: Any, key: str) -> Pipeline:
+def written_by(stream: Any, key: str, **options: Any) -> Pipeline:
     """The pipeline of a stream that is written to a topic by a key."""
-    stream.write(kafka.Sink("topic", key=key, delivery="upsert", brokers="none:9092"))
+    stream.write(kafka.Sink("topic", key=key, delivery="upsert", brokers="none:9092"), **options)
     return stream._pipeline
+
+
+def test_a_time_to_live_is_that_of_what_keeps_rows():
+    """It stands in plans; where nothing is kept it is refused."""
+    leaders = orders(Pipeline("p")).changes(ttl="1h").key_by("town").top(1, by="price", ttl="2h")
+    written = written_by(leaders.drop("rank"), "id", ttl="3h")
+    found = {node.verb: describe_node(node).get("ttl") for node in written.plan if node.verb != "key_by"}
+    assert found == {
+        "read": None, "deduplicate": None, "changes": "1h", "top": "2h", "drop": None, "materialize": "3h", "write": None,
+    }  # fmt: skip
+    moved = written_by(orders(Pipeline("p")), "town", ttl="4h")
+    assert [describe_node(node)["ttl"] for node in moved.plan if node.verb in ("changes", "materialize")] == ["4h"] * 2
+    with pytest.raises(PipelineError, match="write: no rows are kept for this sink"):
+        written_by(orders(Pipeline("p")), "id", ttl="1h")
+    with pytest.raises(PipelineError, match=r"changes: these are changes already.*give it to agg"):
+        orders(Pipeline("p")).key_by("town").agg(n=count()).changes(ttl="1h")
 
 
 def test_unions_of_updates_are_of_updates_with_the_same_columns():

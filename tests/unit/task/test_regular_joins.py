@@ -251,10 +251,10 @@ def test_what_is_taken_back_stands_before_what_is_added():
 PLACED = Schema((Field("order", INT64), Field("town", STRING), Field("price", INT64), CHANGE))
 
 
-def materialize_node() -> Node:
+def materialize_node(ttl: int | None = None) -> Node:
     source = input_node(PLACED, row_class(PLACED), ("order",), event_time=True)
     source.mode = "retract"
-    return Node("n2", Materialize(), (source,), PLACED, row_class(PLACED), True, keys=("order",), mode="retract")
+    return Node("n2", Materialize(ttl), (source,), PLACED, row_class(PLACED), True, keys=("order",), mode="retract")
 
 
 @settings(max_examples=60, deadline=None)
@@ -286,6 +286,25 @@ def test_changes_of_a_key_that_come_on_different_ways_end_at_the_row_that_holds(
             if not gone:
                 found[order] = (town, price)
     assert found == held
+
+
+def test_the_row_of_a_sink_that_was_forgotten_is_not_taken_back():
+    """The next one is new; what takes back the former one does nothing, and is counted."""
+    harness = OperatorHarness(materialize_node(TTL), max_parallelism=GROUPS)
+
+    def feed(now: int, *rows: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        harness.now_us, seen = now, len(harness.collected.frames)
+        frame = pl.DataFrame(rows, schema=PLACED.polars(), orient="row")
+        harness.frame(frame.with_columns(pl.lit(7, pl.Int64).alias(EVENT_TIME)))
+        return [row for frame in harness.collected.frames[seen:] for row in frame.drop(EVENT_TIME).rows()]
+
+    assert feed(0, (1, "a", 1, False), (2, "a", 1, False)) == [(1, "a", 1, False), (2, "a", 1, False)]
+    assert feed(TTL, (1, "b", 2, False)) == [(1, "a", 1, True), (1, "b", 2, False)]
+    harness = harness.restored(harness.freeze()(), 2)
+    later = feed(3 * TTL // 2, (2, "b", 3, False), (2, "a", 1, True), (1, "a", 1, True))
+    assert later == [(2, "b", 3, False)]
+    assert sum(each.lost_changes for each in harness.metrics) == 1
+    assert feed(3 * TTL // 2, (1, "b", 2, True)) == [(1, "b", 2, True)]
 
 
 # -- as users write it --------------------------------------------------------------------------------------------------

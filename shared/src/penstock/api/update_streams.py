@@ -80,34 +80,48 @@ class UpsertStream(ColumnVerbs):
             )
         return "aggregate with windows without allowed_lateness"
 
-    def changes(self) -> UpsertStream:
+    def changes(self, *, ttl: Duration | None = None) -> UpsertStream:
         """The same as changes: what an update replaces is taken back, by a row with `retracted` true, before the new row.
 
         Of the updates of a key in one batch only the last counts, and what changes nothing is not sent. The rows that
         were not taken back are, at any time, those that hold (those are -U and -D of Flink's toChangelogStream).
 
+        Args:
+            ttl: how long the row of a key is kept after its last update, in processing time and up to an eighth longer;
+                its next row is added without anything being taken back then. What changes nothing is then sent, too, so
+                that the keys behind live on. For ever if not given.
+
         Raises:
-            PipelineError: a column of the key is not there any more, or `retracted` is the name of another one.
+            PipelineError: a column of the key is not there any more, or `retracted` is the name of another one; or `ttl`
+                is given and these are changes already.
 
         Example:
             >>> dear = bids.key_by("auction").agg(dear=(col("price").max() > 100)).changes()
             >>> dear.schema.names
             ('auction', 'dear', 'retracted')
         """
-        return UpsertStream(self._pipeline, self._changes_node("changes"))
+        return UpsertStream(self._pipeline, self._changes_node("changes", ttl))
 
-    def _changes_node(self, verb: str) -> Node:
+    def _changes_node(self, verb: str, ttl: Duration | None = None) -> Node:
         if self._node.mode == "retract":
+            if ttl is not None:
+                raise PipelineError(
+                    f"{verb}: these are changes already, so no rows are kept here, and ttl= says nothing; give it to "
+                    f"{self._node.verb}, or to what is before it"
+                )
             return self._node
         keys, retracted = update_keys(self._node, verb)
         if retracted != RETRACTED and RETRACTED in self._node.schema:
             raise PipelineError(f"{verb}: there is a column {RETRACTED!r} already; rename it before")
         fields = tuple(field for field in self._node.schema if field.name != retracted)
-        return self._changed(keys, retracted, Schema((*fields, Field(RETRACTED, BOOLEAN))))
+        return self._changed(keys, retracted, Schema((*fields, Field(RETRACTED, BOOLEAN))), ttl)
 
-    def _changed(self, keys: tuple[str, ...], retracted: str | None, schema: Schema) -> Node:
+    def _changed(
+        self, keys: tuple[str, ...], retracted: str | None, schema: Schema, ttl: Duration | None = None
+    ) -> Node:
         by_key = UpsertStream(self._pipeline, self._derive(KeyBy(), self._node.schema, keys=keys, mode="upsert"))
-        return by_key._derive(ToChanges(retracted), schema, keys=keys, mode="retract")
+        operation = ToChanges(retracted, self._pipeline._ttl_us(ttl, "changes"))
+        return by_key._derive(operation, schema, keys=keys, mode="retract")
 
     def filter(self, *predicates: Expr) -> UpsertStream:
         """Only the rows for which every predicate is true, as `changes`: one that no longer holds is taken back.
@@ -218,13 +232,19 @@ class UpsertStream(ColumnVerbs):
         """
         return UpsertStream(self._pipeline, self._rename_node(names))
 
-    def write(self, sink: Sink) -> WrittenStream:
+    def write(self, sink: Sink, *, ttl: Duration | None = None) -> WrittenStream:
         """Hand the updates to `sink`, or as changes to one that wants these, or where a row may stand under another key
         than the one that it replaces.
 
+        Args:
+            sink: where they go.
+            ttl: how long the row of a key is kept after its last change, in processing time and up to an eighth longer,
+                where the sink needs that: to be taken back, or because the sink has one row of another key than that of
+                the updates. For ever if not given.
+
         Raises:
             PipelineError: it cannot take rows of this schema, or another sink of the pipeline writes to its place; or a
-                column is not there any more that says what a row replaces there.
+                column is not there any more that says what a row replaces there; or `ttl` is given and no row is kept.
 
         Example:
             >>> totals = bids.key_by("auction").agg(bids=count())
@@ -233,9 +253,14 @@ class UpsertStream(ColumnVerbs):
         key = sink.upsert_key
         if self._node.mode == "upsert" and key is not None:
             if sink.wants_changes or moves(self._node, key):
-                return self.changes().write(sink)
+                return self.changes(ttl=ttl)._written(sink, ttl)
             sink = sink.of_changes() if takes_back(self._node, key) else sink
-        return super().write(sink)
+        written = self._written(sink, ttl)
+        if ttl is not None and written._node.inputs[0] is self._node:
+            raise PipelineError(
+                "write: no rows are kept for this sink, so ttl= says nothing; leave it out, or give it to what is before"
+            )
+        return written
 
     def final(self) -> Stream[Row]:
         """Only the last row of every key, sent at the end of the input: a stream of rows, which all verbs take.

@@ -58,6 +58,7 @@ from penstock.process_functions import (
     input_methods,
     process_types,
 )
+from penstock.times import Duration
 from penstock.triggers import AtWatermark
 from penstock.types import (
     BINARY,
@@ -289,10 +290,14 @@ class StreamBase(Verbs):
             >>> p.run().state
             'FINISHED'
         """
+        return self._written(sink)
+
+    def _written(self, sink: Sink, ttl: Duration | None = None) -> WrittenStream:
+        """What `write` gives; `ttl`: how long the rows are kept that a sink with a key of its own needs."""
         sink.check(self._node.schema, updates=self._node.updates)
         stream = self
         if self._node.mode == "retract":
-            stream, sink = self._as_changes_of(sink.upsert_key), sink.of_changes()
+            stream, sink = self._as_changes_of(sink.upsert_key, ttl), sink.of_changes()
         for node in self._pipeline.plan:
             if sink.place is not None and isinstance(node.operation, Write) and node.operation.sink.place == sink.place:
                 raise PipelineError(
@@ -301,7 +306,7 @@ class StreamBase(Verbs):
                 )
         return WrittenStream(self._pipeline, stream._derive(Write(sink), self._node.schema, self._node.row_type))
 
-    def _as_changes_of(self, wanted: Sequence[str] | None) -> StreamBase:
+    def _as_changes_of(self, wanted: Sequence[str] | None, ttl: Duration | None) -> StreamBase:
         """The changes by which rows of a sink with this key are replaced; all are rows there, if it has none."""
         if wanted is None:
             return self
@@ -309,7 +314,8 @@ class StreamBase(Verbs):
         if known is not None and set(known) <= set(wanted):
             return self
         by_key = StreamBase(self._pipeline, keyed_node(self, tuple(wanted)))
-        node = by_key._derive(Materialize(), self._node.schema, keys=tuple(wanted), mode="retract")
+        operation = Materialize(self._pipeline._ttl_us(ttl, "write"))
+        node = by_key._derive(operation, self._node.schema, keys=tuple(wanted), mode="retract")
         return StreamBase(self._pipeline, node)
 
     def collect(self) -> pl.DataFrame:

@@ -257,6 +257,7 @@ class ToChanges:
 
     retracted: str | None = None
     """The column of the updates in which a row says that its key has none any more."""
+    ttl_us: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,6 +271,8 @@ class AggregateChanges:
 @dataclass(frozen=True, eq=False)
 class Materialize:
     """Changes by another key than their own, of which a sink has one row: the last that holds."""
+
+    ttl_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
 """Streams of updates as changes: what a row replaces is taken back, so that sums of rows stay right.
 
 Every change is a row; `RETRACTED` says of it that it takes back one that was sent before, the same in all columns. Of the
-updates of a key in one batch only the last counts, and one that changes nothing is not sent.
+updates of a key in one batch only the last counts, and one that changes nothing is not sent. With a time to live a key
+that no update has touched for so long begins anew, and what changes nothing is sent, too, so that keys behind live on (as
+in Flink).
 """
 
 from __future__ import annotations
@@ -28,13 +30,15 @@ class ChangesOperator(Operator):
     """The last row of every key as state; what it was before is taken back (Flink: ChangelogNormalize)."""
 
     def __init__(self, node: Node) -> None:
+        operation = cast("ToChanges", node.operation)
         self._operator = node.operator_id
-        self._retracted = cast("ToChanges", node.operation).retracted
+        self._retracted = operation.retracted
         self._keys = node.schema.select(node.keys)
         self._hidden = [EVENT_TIME] if node.event_time else []
         self._names = list(node.schema.names)
         others = [field for field in node.schema if field.name not in self._keys and field.name != RETRACTED]
-        self._table = KeyedTable(self._keys, {field.name: polars_type(field.type) for field in others})
+        types = {field.name: polars_type(field.type) for field in others}
+        self._table = KeyedTable(self._keys, types, ttl_us=operation.ttl_us)
         self._context: OperatorContext
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
@@ -45,16 +49,20 @@ class ChangesOperator(Operator):
                 self._table.load(canonical_keys(rows, self._keys))
 
     def process(self, frame: pl.DataFrame, output: Output) -> None:
+        self._table.forget()
         rows = canonical_keys(frame, self._keys).unique(self._keys.names, keep="last", maintain_order=True)
         keys = key_values(rows, self._keys)
         before = self._table.find(keys)
         after = rows.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(INDEX))
         if self._retracted is not None:
-            self._table.remove(key_values(rows.filter(self._retracted), self._keys))
+            gone = after.filter(self._retracted)
+            self._table.remove(key_values(gone, self._keys))
             after = after.filter(~pl.col(self._retracted))
+            if self._table.expires:
+                self._context.metrics.lost_changes += gone.join(before, on=INDEX, how="anti").height
         self._table.put([keys[index] for index in after[INDEX]], after)
         beside = rows.select(*self._keys.names, *self._hidden)
-        changed = changes(before, after.select(before.columns), beside)
+        changed = changes(before, after.select(before.columns), beside, unchanged=self._table.expires)
         if changed.height:
             output.rows(changed.select(*self._names, *self._hidden))
         self._table.maintain(len(keys))

@@ -6,9 +6,11 @@ its rows that hold are kept, counted, and the one that came last is written (Fli
 
 from __future__ import annotations
 
+from typing import cast
+
 import polars as pl
 
-from penstock.graph.logical import Node
+from penstock.graph.logical import Materialize, Node
 from penstock.state.counted_rows import COUNT, INDEX
 from penstock.task.operators.standing_rows import CAME, StandingRowsOperator
 
@@ -17,7 +19,7 @@ class MaterializeOperator(StandingRowsOperator):
     """Changes by another key than their own."""
 
     def __init__(self, node: Node) -> None:
-        super().__init__(node, "materialize")
+        super().__init__(node, "materialize", ttl_us=cast("Materialize", node.operation).ttl_us)
 
     def _standing(self, keys: pl.DataFrame) -> pl.DataFrame:
         rows = self._rows.of(keys).filter(pl.col(COUNT) > 0).sort(INDEX, CAME)
