@@ -36,6 +36,12 @@ class Pipeline(DeclaredPipeline):
         watermark_interval: how much time a subtask leaves at least between two watermarks that it sends to its consumers
             while rows flow; by default it sends one whenever it sends rows. With hundreds of subtasks fewer are less
             work, and windows that wait for rows of nobody are sent so much later. What comes out stays the same.
+        state_ttl: how long after it was last written the state of a key lives, in processing time, of every verb that
+            has `ttl=` and says nothing itself: `agg` and `reduce` without windows, `top`, `deduplicate`, `distinct`,
+            joins by key alone, and what keeps rows in order to take them back: `changes` and the verbs that make changes,
+            sources of changes, sinks with another key than the updates. `ttl="0s"` at a verb is for ever. Windows, joins
+            in time, `over` and the state of process functions are not touched by it. For ever if not given; what it makes
+            of results stands in `docs/changes.md` (Flink: `table.exec.state.ttl`).
         engine: `"spark"` for a pipeline over bounded input that is at home there: `penstock run` and `penstock submit`
             use Spark for it unless `--engine` says otherwise. `run()` is told by its own argument.
 

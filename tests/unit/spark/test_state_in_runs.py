@@ -19,6 +19,9 @@ import msgspec
 import polars as pl
 import pytest
 
+from penstock import Pipeline, count
+from penstock.connectors import iterables
+from penstock.graph.logical import Deduplicate, RunningAggregate, RunningReduce, ToChanges, Top
 from penstock.protocol.keygroups import key_group_range
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import Handle, SubtaskSnapshot
@@ -26,7 +29,7 @@ from penstock.savepoint.places import LocalPlace
 from penstock.savepoint.segments import segments_of
 from penstock.spark import untouched
 from penstock.spark.state import ADOPTED_AT_ONCE, Keeping, Restoring, SavedState, kept_runs
-from penstock.spark.untouched import Asked, Untouched
+from penstock.spark.untouched import Asked, Untouched, is_by_key_alone
 from penstock.state import deltas
 from penstock.state.keyed_backend import EVENT_TIMERS, PROCESSING_TIMERS
 from penstock.state.segments import decode_segment, encode_segments
@@ -337,3 +340,25 @@ def test_wrong_rules_are_found(name: str, tmp_path: Path, monkeypatch: pytest.Mo
         except Exception:
             return
     pytest.fail("nothing was found")
+
+
+def test_an_operator_that_forgets_keys_is_given_all_of_them():
+    """A key may be over that has no row in the step."""
+    asked = {
+        ttl: {node.verb: is_by_key_alone(node, 0) for node in kept_for(ttl).plan if isinstance(node.operation, KEEPING)}
+        for ttl in (None, "1h")
+    }
+    verbs = ["agg", "changes", "top", "reduce", "deduplicate"]
+    assert asked == {None: dict.fromkeys(verbs, True), "1h": dict.fromkeys(verbs, False)}
+
+
+KEEPING = (RunningAggregate, ToChanges, Top, RunningReduce, Deduplicate)
+
+
+def kept_for(ttl: str | None) -> Pipeline:
+    p = Pipeline("p", state_ttl=ttl)
+    rows = p.read(iterables.Source([{"key": 1}], schema=KEYS)).key_by("key")
+    rows.agg(n=count()).changes().key_by("n").top(1, by="key")
+    rows.reduce(lambda one, _: one)
+    rows.deduplicate()
+    return p

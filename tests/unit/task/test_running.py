@@ -50,10 +50,10 @@ def aggregate_node(aggregates=AGGREGATES, ttl=None):
     return Node("n1", RunningAggregate(tuple(aggregates), ttl), (source,), out, row_class(out), True, keys=("key",))
 
 
-def reduce_node(function):
+def reduce_node(function, ttl=None):
     schema = schema_of(Total)
     source = input_node(schema, Total, ("key",), event_time=True)
-    return Node("n1", RunningReduce(function), (source,), schema, Total, True, keys=("key",))
+    return Node("n1", RunningReduce(function, ttl), (source,), schema, Total, True, keys=("key",))
 
 
 def add(total, row):
@@ -213,6 +213,22 @@ def test_a_key_is_forgotten_though_no_row_of_it_comes():
     assert harness.metrics[0].forgotten_keys == 1
     segments = decode_segments(harness.snapshot().keyed, "n1", "running", SCHEMA.select(["key"]))
     assert sorted(key for *_, rows in segments for key in rows["key"]) == ["b", "c"]
+
+
+def test_a_reduction_of_a_key_without_rows_for_its_time_to_live_begins_anew(state_backend):
+    """Also behind a snapshot without a time to live, and back to none."""
+    former = OperatorHarness(reduce_node(add), max_parallelism=GROUPS)
+    former.frame(frame_of([("a", 1, 1)]))
+    harness = OperatorHarness(reduce_node(add, TTL), max_parallelism=GROUPS, restored=former.snapshot())
+    harness.frame(frame_of([("b", 1, 1)]))
+    for now, values in ((TTL // 2, [("a", 2)]), (TTL, [("a", 3), ("b", 1)]), (3 * TTL, [("a", 1), ("b", 1)])):
+        harness.now_us = now
+        harness.frame(frame_of([(key, 1, 1) for key, _ in values]))
+        assert harness.collected.frames[-1].select("key", "value").rows() == values
+        harness = harness.restored(harness.snapshot())
+    undated = OperatorHarness(reduce_node(add), max_parallelism=GROUPS, now_us=9 * TTL, restored=harness.snapshot())
+    undated.frame(frame_of([("a", 1, 1)]))
+    assert undated.collected.frames[-1]["value"].to_list() == [2]
 
 
 @pytest.mark.parametrize("many", [1, 600])

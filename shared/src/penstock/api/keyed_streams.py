@@ -251,8 +251,13 @@ class KeyedStream(StreamBase, Generic[T]):
         operation = RunningAggregate(tuple(aggregates.items()), self._pipeline._ttl_us(ttl, "agg"))
         return UpsertStream(self._pipeline, self._derive(operation, schema, keys=self._node.keys, mode="upsert"))
 
-    def reduce(self, function: Callable[[T, T], T]) -> UpsertStream:
+    def reduce(self, function: Callable[[T, T], T], *, ttl: Duration | None = None) -> UpsertStream:
         """The running `function(accumulated, row)` per key; the first row of a key is its first result.
+
+        Args:
+            function: gives the new result.
+            ttl: how long the result of a key is kept after its last row, in processing time; its next row is its first
+                one then, and nothing is sent before that. For ever if not given.
 
         Example:
             >>> def dearer(one: Bid, other: Bid) -> Bid:
@@ -260,7 +265,7 @@ class KeyedStream(StreamBase, Generic[T]):
             >>> sorted(bids.key_by("auction").reduce(dearer).select("auction", "price").collect().rows())
             [(1, 120.0), (2, 250.0)]
         """
-        operation = RunningReduce(function)
+        operation = RunningReduce(function, self._pipeline._ttl_us(ttl, "reduce"))
         node = self._derive(operation, self._node.schema, self._node.row_type, keys=self._node.keys, mode="upsert")
         return UpsertStream(self._pipeline, node)
 

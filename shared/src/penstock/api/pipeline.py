@@ -35,6 +35,7 @@ class DeclaredPipeline:
         *,
         max_parallelism: int = DEFAULT_MAX_PARALLELISM,
         watermark_interval: Duration = "0s",
+        state_ttl: Duration | None = None,
         engine: Literal["embedded", "spark"] | None = None,
     ) -> None:
         if not name or not all(character.isalnum() or character in "-_." for character in name):
@@ -45,6 +46,7 @@ class DeclaredPipeline:
             raise PipelineError(
                 f"Pipeline: max_parallelism must be between 1 and {LARGEST_MAX_PARALLELISM}, got {max_parallelism}"
             )
+        self._state_ttl_us = None if state_ttl is None else duration_us(state_ttl, "Pipeline: state_ttl", positive=True)
         interval_us = duration_us(watermark_interval, "Pipeline: watermark_interval")
         self.plan = LogicalPlan(name, max_parallelism=max_parallelism, watermark_interval_us=interval_us)
 
@@ -68,8 +70,11 @@ class DeclaredPipeline:
         return SourceStream(self, node)
 
     def _ttl_us(self, ttl: Duration | None, where: str) -> int | None:
-        """How long the state of a verb lives that has `ttl`; None: for ever."""
-        return None if ttl is None else duration_us(ttl, f"{where}: ttl", positive=True)
+        """How long the state of a verb with this `ttl` lives: as the pipeline says, if the verb says nothing.
+
+        None is for ever; a verb asks for that with no time at all, as in Flink.
+        """
+        return self._state_ttl_us if ttl is None else duration_us(ttl, f"{where}: ttl") or None
 
     def _stream_of(self, node: Node) -> Stream[Any]:
         """The rows of a node as a stream; for verbs of other kinds of streams that give one."""

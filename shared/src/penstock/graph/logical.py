@@ -338,6 +338,7 @@ class RunningReduce:
     """`function(accumulated, row)` per key; emits the new result of every key that a batch touched."""
 
     function: Callable[[Any, Any], Any]
+    ttl_us: int | None = None
 
 
 @dataclass(frozen=True, eq=False)

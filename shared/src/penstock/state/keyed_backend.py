@@ -175,10 +175,9 @@ class KeyedObjectBackend:
 
 def described(declaration: State, operator: str) -> Mapping[str, Any]:
     """What `describe_states` would say of a state of one value that the engine itself declares."""
-    return {
-        "kind": declaration.kind,
-        "value": describe_type(declaration.types[0], f"{operator}.{declaration.name}"),
-    }
+    value = describe_type(declaration.types[0], f"{operator}.{declaration.name}")
+    timed = {} if declaration.ttl_us is None else {"ttl_us": declaration.ttl_us}
+    return {"kind": declaration.kind, "value": value, **timed}
 
 
 def warn_left_behind(operator: str, names: Iterable[str]) -> None:

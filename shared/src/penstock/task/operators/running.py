@@ -11,6 +11,7 @@ touched for so long begins anew.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, Final, cast
 
 import polars as pl
@@ -119,12 +120,13 @@ class RunningReduceOperator(Operator):
         self._writer = RowWriter(node.schema, node.row_type, self._where)
         self._cursor = KeyCursor()
         self._row_type = source.row_type
+        self._ttl = None if operation.ttl_us is None else timedelta(microseconds=operation.ttl_us)
         self._backend: KeyedBackend
         self._state: ValueState[Any]
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._backend = keyed_backend(self._operator, self._keys, self._cursor, context)
-        declaration = ValueState(self._row_type)
+        declaration = ValueState(self._row_type, ttl=self._ttl)
         declaration.name = "reduced"
         self._state = cast("ValueState[Any]", self._backend.bind(declaration))
         if restored is not None:
