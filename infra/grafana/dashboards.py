@@ -120,6 +120,21 @@ OF_A_JOB: Final = Dashboard(
                 ),
             ),
         ),
+        Panel(
+            "What times to live gave up",
+            "short",
+            (
+                Query(
+                    f'sum by (operator) (increase(penstock_forgotten_keys_total{{job_name="{JOB}"}}[5m]))',
+                    "{{operator}} forgotten",
+                ),
+                Query(
+                    f'sum by (operator) (increase(penstock_lost_changes_total{{job_name="{JOB}"}}[5m]))',
+                    "{{operator}} lost",
+                ),
+            ),
+            description="Keys that were forgotten, and changes that came to nothing because they were.",
+        ),
         _one("Attempt", "none", f'max(penstock_attempt{{job_name="{JOB}"}})', "attempt"),
         _one(
             "State by vertex", "bytes", f'sum by (vertex) (penstock_state_size_bytes{{job_name="{JOB}"}})', "{{vertex}}",

@@ -139,6 +139,30 @@ def test_the_summary_counts_and_says_where_the_result_lies() -> None:
     assert f"{late}a larger max_out_of_orderness= at the source waits for them" in lines
 
 
+def test_what_times_to_live_gave_up_is_told() -> None:
+    """Of a join by key alone rows are forgotten; nothing is said where nothing was."""
+    p = Pipeline("forgetting")
+    read = p.read(files.Source("in.jsonl", schema=Row))
+    totals = read.key_by("key").agg(n=count())
+    read.join(totals, on="key", how="left").write(files.Sink("out"))
+    shown = build_job_graph(p.plan, 1)
+    found = progress(shown)
+    assert not [line for line in summary_lines(shown, found, 2.0) if "forgotten" in line]
+    assert "forgotten" not in screen(shown, found)[0]
+    for status in found.statuses.values():
+        for operator, metrics in status.metrics.items():
+            metrics.forgotten_keys = 5 if operator.endswith(("agg", "join")) else 0
+            metrics.lost_changes = 2 if operator.endswith("join") else 0
+    agg, join = (next(o.id for o in shown.operators() if o.verb == verb) for verb in ("agg", "join"))
+    lines = summary_lines(shown, found, 2.0)
+    assert f"agg ({agg}): 5 keys were forgotten, as their time to live was over" in lines
+    assert f"join ({join}): 5 rows were forgotten, as their time to live was over" in lines
+    assert f"join ({join}): 2 changes would have taken back what was forgotten; a larger ttl= keeps it" in lines
+    header = screen(shown, found)[0]
+    assert "forgotten" in header
+    assert "lost" in header
+
+
 def test_a_run_on_spark_says_what_would_have_been_late() -> None:
     """Of sessions at most so many: one that is open may take a row whose own window is over."""
     shown = graph()

@@ -224,7 +224,8 @@ def test_rows_that_are_taken_back_after_they_were_forgotten_are_counted():
     seen = len(harness.collected.frames)
     harness.frame(frame_of([(*row, True)] * 3, 0, "retract", [1, 1, 1]), 0)
     assert [frame[RETRACTED].to_list() for frame in harness.collected.frames[seen:]] == [[True]]
-    assert harness.metrics[0].late_rows == 2
+    counted = harness.metrics[0]
+    assert (counted.forgotten_keys, counted.lost_changes, counted.late_rows) == (2, 2, 0)
 
 
 def test_a_pair_has_the_later_time_and_what_is_taken_back_that_of_the_change():

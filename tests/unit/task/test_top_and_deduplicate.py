@@ -168,9 +168,11 @@ def test_a_key_is_new_when_its_time_to_live_is_over(restored):
     harness.processing_time(HOUR)
     harness.frame(frame_of([("a", 4, 6)]))
     assert [row["value"] for row in harness.output()] == [1, 2, 4, 6]
+    assert harness.metrics[0].forgotten_keys == 1
     harness.processing_time(3 * HOUR)
     harness.frame(frame_of([("d", 5, 7)]))
     assert harness.operators[0]._table.all_keys() == ["d"]
+    assert harness.metrics[0].forgotten_keys == 4
 
 
 def test_a_newer_row_makes_a_key_live_on():

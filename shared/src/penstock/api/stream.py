@@ -403,7 +403,7 @@ class Stream(ColumnVerbs, Generic[T]):
             window: the windows in which rows meet.
             as_of: whether a left row meets what held at its time.
             ttl: without a word on time, how long a row is kept after it came, in processing time; for ever if not given.
-                What was sent of it stays as it is. What takes back a row that is forgotten is counted as late.
+                What was sent of it stays as it is. What takes back a row that is forgotten does nothing, and is counted.
             suffix: what is put behind the name of a right column that the left stream has too.
 
         Raises:

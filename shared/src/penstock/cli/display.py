@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 from rich.console import Group
@@ -67,12 +68,19 @@ def operator_name(operator: JobOperator) -> str:
     )
 
 
+_LOSSES: Final[tuple[tuple[str, OperatorCounter], ...]] = (
+    ("late", "late_rows"), ("bad", "bad_rows"), ("forgotten", "forgotten_keys"), ("lost", "lost_changes"),
+)  # fmt: skip
+"""Columns that are shown where there are any."""
+
+
 def live_view(graph: JobGraph, progress: JobProgress, rate: Rate, now_s: float) -> Group:
     """One row per vertex, and a line on rates and checkpoints."""
-    late = sum(_sum(vertex.operators, progress, "late_rows") for vertex in graph.vertices)
-    bad = sum(_sum(vertex.operators, progress, "bad_rows") for vertex in graph.vertices)
-    counted: list[tuple[str, OperatorCounter, int]] = [("late", "late_rows", late), ("bad", "bad_rows", bad)]
-    extra: list[tuple[str, OperatorCounter]] = [(title, counter) for title, counter, rows in counted if rows]
+    extra = [
+        (title, counter)
+        for title, counter in _LOSSES
+        if any(_sum(vertex.operators, progress, counter) for vertex in graph.vertices)
+    ]
     # Widths that do not change with the numbers: a table that jumps cannot be read.
     table = Table(box=None, padding=(0, 2, 0, 0), expand=True)
     table.add_column(graph.name, overflow="ellipsis", no_wrap=True, ratio=1)
@@ -175,7 +183,7 @@ def _fate(operator: JobOperator) -> str:
 def _late_advice(operator: JobOperator) -> str:
     """Joins have no side output for late rows."""
     if operator.verb == "join":
-        return "a larger max_out_of_orderness= at the source, or ttl= of the join, waits for them"
+        return "a larger max_out_of_orderness= at the source waits for them"
     return "late_to keeps them, a larger max_out_of_orderness= at the source waits for them"
 
 
@@ -195,6 +203,11 @@ def row_lines(
             lines.append(f"{name}: {bad:,} bad rows {_fate(operator)}")
         if failed := total(operator.id, "failed_calls"):
             lines.append(f"{name}: {failed:,} calls failed, and were made again or answered by on_error")
+        if forgotten := total(operator.id, "forgotten_keys"):
+            what = "rows" if operator.verb == "join" else "keys"
+            lines.append(f"{name}: {forgotten:,} {what} were forgotten, as their time to live was over")
+        if lost := total(operator.id, "lost_changes"):
+            lines.append(f"{name}: {lost:,} changes would have taken back what was forgotten; a larger ttl= keeps it")
         if operator.verb in SINK_VERBS:
             lines.append(f"{name}: {total(operator.id, 'rows_in'):,} rows")
     return lines

@@ -54,6 +54,14 @@ FAILED_CALLS = Metric(
     _OPERATOR,
     "Calls of map_async and of joins with a lookup that raised or took too long.",
 )
+FORGOTTEN_KEYS = Metric(
+    "penstock_forgotten_keys_total", "counter", "keys", _OPERATOR,
+    "Keys (of joins by key alone: rows) that were forgotten because their time to live was over.",
+)  # fmt: skip
+LOST_CHANGES = Metric(
+    "penstock_lost_changes_total", "counter", "rows", _OPERATOR,
+    "Changes that would have taken back what was forgotten, and did nothing.",
+)  # fmt: skip
 BYTES_IN = Metric("penstock_bytes_in_total", "counter", "bytes", _SUBTASK, "Bytes read from a source or an exchange.")
 BYTES_OUT = Metric("penstock_bytes_out_total", "counter", "bytes", _SUBTASK, "Bytes written to exchanges.")
 BUSY = Metric("penstock_busy_seconds_total", "counter", "seconds", _SUBTASK, "Time spent working.")
@@ -178,9 +186,9 @@ SCHEDULE_FAILURES = Metric(
 )
 
 JOB_METRICS: Final = (
-    ROWS_IN, ROWS_OUT, LATE_ROWS, BAD_ROWS, FAILED_CALLS, BYTES_IN, BYTES_OUT, BUSY, IDLE, BLOCKED, WATERMARK,
-    WATERMARK_LAG, RECORDS_BEHIND, UNPUBLISHED, PUBLISHED, CHECKPOINTS, COMPLETED, CHECKPOINT_AGE, CHECKPOINT_BYTES,
-    CHECKPOINT_WRITTEN, CHECKPOINT_SECONDS, CHECKPOINT_SYNC, STATE_BYTES, ATTEMPT, FAILURES,
+    ROWS_IN, ROWS_OUT, LATE_ROWS, BAD_ROWS, FAILED_CALLS, FORGOTTEN_KEYS, LOST_CHANGES, BYTES_IN, BYTES_OUT, BUSY, IDLE,
+    BLOCKED, WATERMARK, WATERMARK_LAG, RECORDS_BEHIND, UNPUBLISHED, PUBLISHED, CHECKPOINTS, COMPLETED, CHECKPOINT_AGE,
+    CHECKPOINT_BYTES, CHECKPOINT_WRITTEN, CHECKPOINT_SECONDS, CHECKPOINT_SYNC, STATE_BYTES, ATTEMPT, FAILURES,
 )  # fmt: skip
 """Of a job, made by `samples`."""
 SERVICE_METRICS: Final = (
@@ -225,6 +233,8 @@ def _of_operator(counters: OperatorMetrics) -> Iterator[tuple[Metric, float]]:
     yield LATE_ROWS, counters.late_rows
     yield BAD_ROWS, counters.bad_rows
     yield FAILED_CALLS, counters.failed_calls
+    yield FORGOTTEN_KEYS, counters.forgotten_keys
+    yield LOST_CHANGES, counters.lost_changes
 
 
 def _of_subtask(progress: TaskProgress) -> Iterator[tuple[Metric, float]]:

@@ -167,11 +167,10 @@ class CountedRows:
             kept = matches.run.rows.until[matches.found] > self._reached
             yield matches.run, matches.asking[kept], matches.found[kept]
 
-    def forget(self, reached: int) -> None:
-        """The rows that are kept up to `reached`, which never falls, are kept no longer."""
+    def forget(self, reached: int) -> int:
+        """The rows that are kept up to `reached`, which never falls, are kept no longer; returns how many."""
         self._reached = reached
-        for _ in self._runs.pass_by(reached):
-            pass
+        return sum(int(run.rows.found()[COUNT][due].sum()) for run, due in self._runs.pass_by(reached))
 
     def all(self) -> pl.DataFrame:
         """All rows."""

@@ -62,8 +62,10 @@ class DeduplicateOperator(Operator):
         time = pl.col(EVENT_TIME) if self._event_time else pl.lit(0, pl.Int64)
         marked = rows.with_columns(pl.lit(now, pl.Int64).alias(_WRITTEN), time.alias(_NEWEST))
         keys = key_values(rows, self._keys)
-        before = zip(self._table.rows(keys), marked[_NEWEST].to_list(), strict=True)
-        new = [self._is_new(row, time, now) for row, time in before]
+        before = self._table.rows(keys)
+        if self._ttl is not None:
+            self._context.metrics.forgotten_keys += sum(self._is_over(row, now) for row in before)
+        new = [self._is_new(row, time, now) for row, time in zip(before, marked[_NEWEST].to_list(), strict=True)]
         written = [key for key, is_new in zip(keys, new, strict=True) if is_new]
         chosen = pl.Series(new, dtype=pl.Boolean)
         self._table.put(written, marked.filter(chosen))
@@ -81,9 +83,12 @@ class DeduplicateOperator(Operator):
         return rows.with_columns(place).filter(pl.col(_PLACE) == last).drop(_PLACE)
 
     def _is_new(self, row: tuple[Any, ...] | None, time: int, now: int) -> bool:
-        if row is None or (self._ttl is not None and row[0] + self._ttl <= now):
+        if row is None or self._is_over(row, now):
             return True
         return self._keep == "last" and time >= row[1]
+
+    def _is_over(self, row: tuple[Any, ...] | None, now: int) -> bool:
+        return row is not None and self._ttl is not None and row[0] + self._ttl <= now
 
     def _forget(self, now: int) -> None:
         """Drop the keys whose time to live is over."""
@@ -91,7 +96,9 @@ class DeduplicateOperator(Operator):
             return
         due = self._expiry.due(now)
         found = zip(due, self._table.rows(due), strict=True)
-        self._table.remove([key for key, row in found if row is not None and row[0] + self._ttl <= now])
+        over = [key for key, row in found if row is not None and row[0] + self._ttl <= now]
+        self._table.remove(over)
+        self._context.metrics.forgotten_keys += len(over)
 
     def close(self) -> None:
         self._table.close()

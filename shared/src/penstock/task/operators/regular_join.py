@@ -188,7 +188,7 @@ class RegularJoinOperator(JoiningOperator):
         if self._ttl_us is not None:
             self._now_us = max(self._now_us, self._context.now_us())  # clocks may go back
             for rows in self._rows:
-                rows.forget(self._now_us)
+                self._context.metrics.forgotten_keys += rows.forget(self._now_us)
         came = self._sides[number].came(canonical_keys(frame, self._schema.keys))
         parts: list[_Part] = []
         if any(came[name].null_count() for name in self._schema.keys.names):
@@ -242,7 +242,7 @@ class RegularJoinOperator(JoiningOperator):
             return added
         known = self._rows[number].of(keys[gone[INDEX].unique(maintain_order=True)])
         taken = self._sides[number].taken(gone, known)
-        self._context.metrics.late_rows += -int(gone[COUNT].sum()) + int(taken[COUNT].sum())
+        self._context.metrics.lost_changes += -int(gone[COUNT].sum()) + int(taken[COUNT].sum())
         names = [*added.columns, *([_ALONE] if self._sides[number].remembers else [])]
         return pl.concat([added, taken.select(names)], how="diagonal")
 

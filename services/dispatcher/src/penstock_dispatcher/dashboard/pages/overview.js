@@ -87,6 +87,7 @@ function Operators({ load }) {
     { title: "Rows in", end: true, cell: (/** @type {any} */ operator) => html`<${Rate} value=${sumRates(rates, operator.id, 0)} /><span class="row-sub num">${compact(sum(operator, "rows_in"))}</span>` },
     { title: "Rows out", end: true, cell: (/** @type {any} */ operator) => html`<${Rate} value=${sumRates(rates, operator.id, 1)} /><span class="row-sub num">${compact(sum(operator, "rows_out"))}</span>` },
     total("Late", "late_rows"), total("Bad", "bad_rows"), total("Failed calls", "failed_calls"),
+    total("Forgotten", "forgotten_keys"), total("Lost", "lost_changes"),
     { ...total("State", "state_bytes", bytes), hide: undefined },
   ];
   return html`<${Table} label="Operators" columns=${columns} rows=${load.operators} keyOf=${(/** @type {any} */ operator) => operator.id} />`;
