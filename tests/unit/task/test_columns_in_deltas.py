@@ -14,6 +14,7 @@ from test_over import over_node
 from test_regular_joins import TTL
 from test_regular_joins import frame_of as changes_of_join
 from test_regular_joins import join_node as regular_join_node
+from test_top_changes import frame_of as frame_of_top
 from test_top_changes import top_node
 from window_cases import frame_of, kept_in, window_node
 
@@ -135,6 +136,48 @@ def test_a_delta_of_a_join_in_time_has_the_rows_that_came_and_says_which_others_
     for number, column in enumerate(last):
         assert by_content(second.feed(last[column], number)) == by_content(first.feed(last[column], number))
     assert by_content(second.advance(MAX_WATERMARK)) == by_content(first.advance(MAX_WATERMARK))
+
+
+def changes_of_values(*rows: tuple[str, int, bool]) -> pl.DataFrame:
+    return frame_of_changes([a_change(key, value, gone=gone) for key, value, gone in rows])
+
+
+def changes_of_ranks(*rows: tuple[str, int, bool]) -> pl.DataFrame:
+    return frame_of_top([(key, float(value), value, gone) for key, value, gone in rows])
+
+
+@pytest.mark.parametrize("on_disk", [False, True], ids=["fs", "rocksdb"])
+@pytest.mark.parametrize(
+    ("node", "frame"),
+    [
+        (aggregate_node({"n": count()}, ttl=80), changes_of_values),
+        (aggregate_node({"n": count(), "most": col("i").max()}, ttl=80), changes_of_values),
+        (top_node(2, ttl=80), changes_of_ranks),
+    ],
+    ids=["sums", "rows", "top"],
+)
+def test_a_delta_knows_which_keys_were_forgotten_and_when_the_others_were_touched(node, frame, on_disk, tmp_path):
+    first = Subtask(node, folder=tmp_path if on_disk else None)
+    others = [(f"key {number}", 1, False) for number in range(1_000)]
+    first.feed(frame(("a", 1, False), ("b", 1, False)))
+    first.now_us = 60
+    first.feed(frame(("a", 2, False), *others))
+    first.take()
+    for now, key in ((100, "c"), (110, "d")):
+        first.now_us = now
+        first.feed(frame((key, 1, False)))
+        snapshot = first.take()
+    assert len(snapshot.operators["op"].runs) == 3
+    second = first.restored(snapshot)
+    for now, rows in (
+        (115, [("b", 1, True), ("a", 2, True), ("b", 3, False)]),
+        (170, [("c", 1, True), ("d", 1, True)]),
+        (200, [("a", 1, True), ("a", 5, False), ("d", 5, False)]),
+    ):
+        first.now_us = second.now_us = now
+        assert second.feed(frame(*rows)) == first.feed(frame(*rows))
+    again = [each.restored(each.take()).feed(frame(("a", 9, False), ("b", 9, False))) for each in (first, second)]
+    assert again[0] == again[1] != []
 
 
 @pytest.mark.parametrize("how", ["inner", "semi", "anti", "left", "right", "full"])
