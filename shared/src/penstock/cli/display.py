@@ -76,7 +76,7 @@ _LOSSES: Final[tuple[tuple[str, OperatorCounter], ...]] = (
 
 def live_view(graph: JobGraph, progress: JobProgress, rate: Rate, now_s: float) -> Group:
     """One row per vertex, and a line on rates and checkpoints."""
-    extra = [
+    extra: list[tuple[str, OperatorCounter]] = [
         (title, counter)
         for title, counter in _LOSSES
         if any(_sum(vertex.operators, progress, counter) for vertex in graph.vertices)

@@ -16,10 +16,9 @@ from penstock.graph.logical import Deduplicate, Node
 from penstock.state.columns import canonical_keys, key_values
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
-from penstock.task.operators.keyed_table import Expiry, KeyedTable
+from penstock.task.operators.keyed_table import WRITTEN, Expiry, KeyedTable
 
 _KIND: Final = "deduplicate"
-_WRITTEN: Final = "__written_us"
 _NEWEST: Final = "__newest"
 _PLACE: Final = "__place"
 
@@ -35,7 +34,7 @@ class DeduplicateOperator(Operator):
         self._event_time = node.event_time
         self._ttl = operation.ttl_us
         self._keys = source.schema.select(source.keys)
-        self._table = KeyedTable(self._keys, {_WRITTEN: pl.Int64(), _NEWEST: pl.Int64()}, one_by_one=True)
+        self._table = KeyedTable(self._keys, {WRITTEN: pl.Int64(), _NEWEST: pl.Int64()}, one_by_one=True)
         self._expiry = Expiry(self._ttl) if self._ttl is not None else None
         self._context: OperatorContext
 
@@ -60,7 +59,7 @@ class DeduplicateOperator(Operator):
     def _send_new(self, rows: pl.DataFrame, now: int, output: Output) -> None:
         """Send the rows that are new, of which there is one per key, and write them down."""
         time = pl.col(EVENT_TIME) if self._event_time else pl.lit(0, pl.Int64)
-        marked = rows.with_columns(pl.lit(now, pl.Int64).alias(_WRITTEN), time.alias(_NEWEST))
+        marked = rows.with_columns(pl.lit(now, pl.Int64).alias(WRITTEN), time.alias(_NEWEST))
         keys = key_values(rows, self._keys)
         before = self._table.rows(keys)
         if self._ttl is not None:
@@ -112,4 +111,4 @@ class DeduplicateOperator(Operator):
         for _, _, rows in decode_segments(restored.keyed, self._operator, _KIND, self._keys):
             keys = self._table.load(canonical_keys(rows, self._keys))
             if self._expiry is not None:
-                self._expiry.touch(keys, rows[_WRITTEN].to_list())
+                self._expiry.touch(keys, rows[WRITTEN].to_list())
