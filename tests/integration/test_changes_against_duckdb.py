@@ -153,6 +153,11 @@ QUESTIONS: tuple[Question, ...] = (
         lambda rows: rows.key_by("k").agg(**AGGREGATES).key_by("n").agg(**OF_AGGREGATES),
         f"SELECT n, {OF_IN_SQL} FROM (SELECT k, {IN_SQL} FROM {{}} GROUP BY k) GROUP BY n",
     ),
+    (lambda rows: rows.distinct("k").select("k"), "SELECT DISTINCT k FROM {}"),
+    (
+        lambda rows: rows.distinct("v", "k").select("v", "k").key_by("k").agg(kinds=count()),
+        "SELECT k, count(*) FROM (SELECT DISTINCT v, k FROM {}) GROUP BY k",
+    ),
     (  # which of equal rows is the better one is a matter of arrival
         lambda rows: rows.key_by("k").top(2, by="v").select("k", "rank", "v"),
         f"SELECT k, rank, v FROM (SELECT *, {RANK} FROM {{}}) WHERE rank <= 2",

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from window_cases import GROUPS, SCHEMA, Batch, Restore, frame_of, histories
 
 from penstock import Pipeline, col, count, lit, session, sliding, tumbling
+from penstock.api.update_streams import UpsertStream
 from penstock.batches import EVENT_TIME
 from penstock.connectors import iterables, kafka
 from penstock.errors import IncompatibleStateError, PipelineError
-from penstock.expressions import AggregatePlan
+from penstock.expressions import AggregatePlan, concat_list
 from penstock.graph.describe import describe_node
 from penstock.graph.logical import RETRACTED, AggregateChanges, Node, ToChanges
 from penstock.task import sources
@@ -206,7 +207,7 @@ def a_row(chance: random.Random) -> tuple[Any, ...]:
     )
 
 
-def a_change(key: str, number: int, *, gone: bool = False) -> tuple[Any, ...]:
+def a_change(key: str | None, number: int, *, gone: bool = False) -> tuple[Any, ...]:
     return (key, number, 1, 0.5, Decimal(1), Decimal(1), None, ["x"], gone)
 
 
@@ -476,6 +477,44 @@ def test_unions_of_updates_are_of_updates_with_the_same_columns():
             one.union(other)
 
 
+def test_distinct_rows_of_updates_hold_as_long_as_one_of_them_does():
+    """A row that comes again, or of which one is left, is not sent; when the last one goes, it is taken back."""
+    harness = OperatorHarness(distinct_node())
+
+    def feed(*changes: tuple[str | None, int, bool]) -> list[tuple[Any, ...]]:
+        harness.collected.frames.clear()
+        harness.frame(frame_of_changes([a_change(key, number, gone=gone) for key, number, gone in changes]))
+        return [row for frame in harness.collected.frames for row in frame.select("key", RETRACTED).rows()]
+
+    assert feed(("a", 1, False), ("a", 2, False), (None, 1, False)) == [("a", False), (None, False)]
+    assert feed(("a", 3, False), ("a", 1, True)) == []
+    assert feed((None, 1, True)) == [(None, True)]
+    harness = harness.restored(harness.freeze()())
+    assert feed(("a", 2, True)) == []
+    assert feed(("a", 3, True), ("b", 1, False), ("b", 1, True)) == [("a", True)]
+    assert not harness.freeze()().keyed
+
+
+def distinct_node() -> Node:
+    """The operator of a distinct by one column."""
+    pipeline = Pipeline("p")
+    source = input_node(VALUES, row_class(VALUES), event_time=True)
+    source.mode = "retract"
+    return UpsertStream(pipeline, source).distinct("key")._node
+
+
+def test_distinct_is_of_the_columns_that_are_named_or_of_all():
+    newest = orders(Pipeline("p"))
+    towns = newest.distinct("town")
+    assert (towns.schema.names, towns._node.verb, towns._node.mode) == (("town", RETRACTED), "distinct", "retract")
+    assert sorted(towns.final().collect().rows()) == [("bern",), ("graz",)]
+    assert sorted(newest.changes().distinct().final().collect().rows()) == [
+        (1, "graz", 11.0), (2, "bern", 5.0), (3, "graz", 1.0),
+    ]  # fmt: skip
+    # Where updates come one by one, graz comes once, and stays when an order leaves it.
+    assert [row["town"] for row in towns.collect().to_dicts() if row["town"] == "graz"] == ["graz"]
+
+
 Click = row_class(Schema((Field("user", STRING), Field("at", INT64))))
 
 
@@ -542,6 +581,10 @@ def test_corrected_windows_can_be_counted(window, step, clicks):
         (lambda totals: totals.key_by(), "name at least one"),
         (lambda totals: totals.key_by(n=lit(1)), "already"),
         (lambda totals: totals.key_by("n").agg(), "at least one aggregate"),
+        (lambda totals: totals.distinct("none"), "distinct: .*none"),
+        (lambda totals: totals.changes().distinct(RETRACTED), "distinct: .*retracted"),
+        (lambda totals: totals.select("n").distinct(), "town, which says which row a row replaces"),
+        (lambda totals: totals.with_columns(all=concat_list("n")).distinct(), "distinct: .*a list cannot be a key"),
     ],
 )
 def test_what_cannot_be_is_refused(write, said):

@@ -18,6 +18,7 @@ from penstock.api.verbs import (
     StreamBase,
     WrittenStream,
     belongs_before,
+    check_keys,
     dead_letters_node,
     is_triggered,
     key_names,
@@ -148,6 +149,24 @@ class UpsertStream(ColumnVerbs):
             return self.with_columns(**named).key_by(*names, *named)
         changes = UpsertStream(self._pipeline, self._changes_node("key_by"))
         return KeyedUpdates(self._pipeline, changes._keyed_node(names))
+
+    def distinct(self, *columns: str) -> UpsertStream:
+        """The values of these columns, of all if none is named, that any row has, once each, as `changes`.
+
+        They are taken back with the last row that has them. What is kept is how many rows have them.
+
+        Raises:
+            PipelineError: a column is not there, or cannot be a key.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(bids=count())
+            >>> totals.distinct("bids").final().collect().rows()
+            [(2,)]
+        """
+        names = columns or self._node.row_schema.names
+        changes = UpsertStream(self._pipeline, self._changes_node("distinct"))
+        check_keys(changes._node.row_schema, names, "distinct")
+        return UpsertStream(self._pipeline, changes.key_by(*names)._changed(AggregateChanges((), "distinct")))
 
     def union(self, *others: UpsertStream) -> UpsertStream:
         """What holds in any of several streams with the same columns, as `changes`: what holds in two holds twice.
@@ -420,6 +439,10 @@ class KeyedUpdates(StreamBase):
                 )
         self._check_unread("agg", aggregates)
         plan = AggregatePlan.build(tuple(aggregates.items()), node.schema, event_time=node.event_time)
-        schema = Schema((*node.schema.select(node.keys), *plan.output_fields, Field(RETRACTED, BOOLEAN)))
-        operation = AggregateChanges(tuple(aggregates.items()), self._pipeline._ttl_us(ttl, "agg"))
-        return UpsertStream(self._pipeline, self._derive(operation, schema, keys=node.keys, mode="retract"))
+        operation = AggregateChanges(tuple(aggregates.items()), ttl_us=self._pipeline._ttl_us(ttl, "agg"))
+        return UpsertStream(self._pipeline, self._changed(operation, plan.output_fields))
+
+    def _changed(self, operation: AggregateChanges, results: tuple[Field, ...] = ()) -> Node:
+        """What a key comes to, behind the key."""
+        schema = Schema((*self._node.schema.select(self._node.keys), *results, Field(RETRACTED, BOOLEAN)))
+        return self._derive(operation, schema, keys=self._node.keys, mode="retract")

@@ -262,9 +262,13 @@ class ToChanges:
 
 @dataclass(frozen=True, eq=False)
 class AggregateChanges:
-    """Named aggregates per key of changes; what was sent before is taken back when it changes."""
+    """Named aggregates per key of changes; what was sent before is taken back when it changes.
+
+    Without any, a key that has rows is there once: the distinct rows.
+    """
 
     aggregates: tuple[tuple[str, Expr], ...]
+    verb: Literal["agg", "distinct"] = "agg"
     ttl_us: int | None = None
 
 
@@ -484,13 +488,13 @@ class Node:
     def verb(self) -> str:
         """The verb as the user knows it."""
         match self.operation:
-            case Project(verb=verb):
+            case Project(verb=verb) | AggregateChanges(verb=verb):
                 return verb
             case MapRows(flat=flat):
                 return "flat_map" if flat else "map"
             case WindowAggregate():
                 return "window"
-            case RunningAggregate() | AggregateChanges():
+            case RunningAggregate():
                 return "agg"
             case RunningReduce():
                 return "reduce"
