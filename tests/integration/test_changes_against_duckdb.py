@@ -197,6 +197,21 @@ def with_counts(orders: Any, places: Any, how: Any) -> tuple[Any, str]:
     return joined, joined_in_sql(how, "orders", query, "k", ("id", "k", "v", "n"))
 
 
+def sets(orders: Any, places: Any) -> Iterator[tuple[Any, str]]:
+    """Rows of both, of the first alone, and what they come to; without the keys by which they replace others."""
+    left, right = (rows.changes() if isinstance(rows, UpsertStream) else rows for rows in (orders, places))
+    left, right = left.select("k", "v"), right.select(v="w", k="k")
+    for stream, sql in ((left.intersect(right), "INTERSECT"), (left.minus(right), "EXCEPT")):
+        query = f"SELECT k, v FROM orders {sql} SELECT k, w FROM places"
+        yield stream, query
+        yield stream.key_by("k").agg(**AGGREGATES), f"SELECT k, {IN_SQL} FROM ({query}) GROUP BY k"
+    counts = orders.key_by("k").agg(n=count())
+    yield (
+        counts.minus(right.rename({"v": "n"})),
+        "SELECT k, count(*) FROM orders GROUP BY k EXCEPT SELECT k, w FROM places",
+    )
+
+
 # -- answers ------------------------------------------------------------------------------------------------------------
 
 
@@ -255,6 +270,24 @@ def test_what_changes_come_to_is_what_sql_says_of_the_tables(how: str, seed: int
     if orders.kind != "facts":
         stream, query = with_counts(*streams, "left" if how in ("right", "full") else how)
         answers.append((Answers(stream, ("id",)), query))
+    come_to(p, answers, orders, places, chance)
+
+
+@settings(max_examples=12, deadline=None, phases=[Phase.explicit, Phase.generate])
+@given(seed=st.integers(0, 10**9))
+def test_what_tables_have_in_common_is_what_sql_says(seed: int) -> None:
+    chance = random.Random(seed)
+    orders, places = (Table(*names, chance.choice(KINDS), chance) for names in (("id", "v"), ("rid", "w")))
+    print(f"seed {seed}, {orders.kind} and {places.kind}: repeat with @example(seed={seed})")
+    p = Pipeline("tables")
+    answers = [(Answers(stream), query) for stream, query in sets(orders.declared(p), places.declared(p))]
+    come_to(p, answers, orders, places, chance)
+
+
+def come_to(
+    p: Pipeline, answers: Sequence[tuple[Answers, str]], orders: Table, places: Table, chance: random.Random
+) -> None:
+    """Run the pipeline; its answers are those of the queries."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as directory:
         patch.setattr(sources, "BATCH_ROWS", chance.choice([1, 4, 65_536]))
         patch.setattr(exchange, "COALESCE_ROWS", chance.choice([1, 16_384]))

@@ -173,6 +173,9 @@ def kinds() -> Pipeline:
     written(totals.filter(col("total") > 40), "filtered-updates")
     of_totals = {"keys": count(), "most": col("total").max(), "all": col("total").sum()}
     written(totals.key_by(rest=col("n") % 3).agg(**of_totals), "aggregated-updates")
+    written(totals.distinct("n"), "distinct-updates")
+    without_time = p.read(iterables.Source([Seen("k1", [])], schema=Seen))
+    written(totals.select("key").minus(without_time.select("key")), "rows-of-one")
     written(keyed.top(3, by="value").final(), "top")
     written(keyed.deduplicate("last"), "newest")
     written(keyed.over().with_columns(n=count(), total=col("value").sum()), "over")

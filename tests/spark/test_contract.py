@@ -161,6 +161,8 @@ def test_changes(runs):
 
     same(runs, "kinds", ["filtered-updates"], held("key"))
     same(runs, "kinds", ["aggregated-updates"], held("rest"))
+    same(runs, "kinds", ["distinct-updates"], held("n"))
+    same(runs, "kinds", ["rows-of-one"], held("key"))
 
 
 def test_rows_over_rows(runs):

@@ -42,6 +42,7 @@ from penstock import (
     col,
     count,
     lag,
+    lit,
     row_number,
     tumbling,
 )
@@ -234,6 +235,9 @@ assert_type(keyed.top(3, by="price"), UpsertStream)
 assert_type(keyed.agg(n=count()).final(), Stream[Row])
 assert_type(keyed.agg(n=count()).changes(), UpsertStream)
 assert_type(keyed.agg(n=count()).distinct("n"), UpsertStream)
+assert_type(keyed.agg(n=count()).minus(bids.select("auction", n=lit(1))), UpsertStream)
+assert_type(bids.intersect(bids), UpsertStream)
+assert_type(bids.minus(keyed.deduplicate("last")), UpsertStream)
 accounts = p.read(kafka.ChangeSource("totals", key="auction", schema=Total))
 assert_type(accounts, SourceUpdates)
 assert_type(accounts.uid("totals").dead_letters(), Stream[Row])

@@ -61,6 +61,7 @@ CASES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "collect": (lambda s: s.key_by("key").window(MINUTE).agg(all=col("price").collect()), "all: the places of rows"),
     "best": (lambda s: s.key_by("key").window(MINUTE).agg(b=col("price").max_by("price")), "b: which of several best"),
     "agg": (lambda s: s.key_by("key").agg(n=count()), "the rows of a key before its last"),
+    "intersect": (lambda s: s.intersect(s.filter(col("price") > 1)), "the changes of a key before its last"),
     "distinct": (lambda s: s.key_by("key").agg(n=count()).distinct("n"), "the changes of a key before its last"),
     "reduce": (lambda s: s.key_by("key").reduce(lambda left, _: left), "the rows that its function gets"),
     "over": (lambda s: s.key_by("key").over().with_columns(n=count()), ""),

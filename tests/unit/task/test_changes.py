@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import tempfile
@@ -23,7 +24,7 @@ from penstock.batches import EVENT_TIME
 from penstock.connectors import iterables, kafka
 from penstock.errors import IncompatibleStateError, PipelineError
 from penstock.expressions import AggregatePlan, concat_list
-from penstock.graph.describe import describe_node
+from penstock.graph.describe import describe_node, state_signature
 from penstock.graph.logical import RETRACTED, AggregateChanges, Node, ToChanges
 from penstock.task import sources
 from penstock.testing.harness import OperatorHarness, input_node
@@ -190,7 +191,7 @@ def aggregate_node(aggregates: dict[str, Any] | None = None, *, key: str = "key"
     source = input_node(VALUES, row_class(VALUES), (key,), event_time=True)
     plan = AggregatePlan.build(named, VALUES)
     out = Schema((*VALUES.select([key]), *plan.output_fields, CHANGE))
-    return Node("n1", AggregateChanges(named, ttl), (source,), out, row_class(out), True, keys=(key,), mode="retract")
+    return Node("n1", AggregateChanges(named, ttl_us=ttl), (source,), out, row_class(out), True, keys=(key,), mode="retract")
 
 
 def a_row(chance: random.Random) -> tuple[Any, ...]:
@@ -381,6 +382,7 @@ def test_state_of_other_aggregates_is_refused():
 
 # -- as users write it --------------------------------------------------------------------------------------------------
 
+Click = row_class(Schema((Field("user", STRING, nullable=True), Field("at", INT64))))
 Order = row_class(Schema((Field("id", INT64), Field("town", STRING), Field("price", FLOAT64))))
 ORDERS = [
     Order(1, "bern", 10.0),
@@ -515,7 +517,95 @@ def test_distinct_is_of_the_columns_that_are_named_or_of_all():
     assert [row["town"] for row in towns.collect().to_dicts() if row["town"] == "graz"] == ["graz"]
 
 
-Click = row_class(Schema((Field("user", STRING), Field("at", INT64))))
+def test_a_row_is_in_both_or_in_one_stream():
+    """Facts and updates; columns in any order; what was there before, and how often, makes no difference."""
+    pipeline = Pipeline("p")
+    facts = pipeline.read(iterables.Source(ORDERS, schema=Order)).select("town", "id")
+    newest = orders(pipeline).select("id", "town")
+    assert sorted(facts.intersect(newest).final().collect().rows()) == [("bern", 2), ("graz", 1), ("graz", 3)]
+    assert facts.minus(newest).final().collect().rows() == [("bern", 1)]
+    assert newest.minus(facts).final().collect().rows() == []
+    assert newest.minus(facts.filter(col("id") < 3)).final().collect().rows() == [(3, "graz")]
+
+
+@pytest.mark.parametrize(("verb", "left", "right"), [("intersect", True, True), ("minus", True, False)])
+def test_rows_of_two_streams_are_sent_when_they_come_to_hold(verb, left, right):
+    """Not when there are more of them on a side, or fewer, as long as there are any; also behind a restore."""
+    pipeline = Pipeline("p")
+    one, other = (pipeline.read(iterables.Source([], schema=Click)).select("user") for _ in range(2))
+    node = getattr(one, verb)(other)._node
+    harness, chance = OperatorHarness(node), random.Random(7)
+    there = {(user, side): 0 for user in ("a", None) for side in (True, False)}
+
+    def holds(user: str | None) -> bool:
+        return (there[user, True] > 0) == left and (there[user, False] > 0) == right
+
+    for _ in range(60):
+        (user, side), before = chance.choice([*there]), {user: holds(user) for user in ("a", None)}
+        gone = there[user, side] > 0 and chance.random() < 0.5
+        there[user, side] += -1 if gone else 1
+        harness.collected.frames.clear()
+        harness.frame(pl.DataFrame([(user, side, gone)], node.inputs[0].schema.polars(), orient="row"))
+        sent = [row for frame in harness.collected.frames for row in frame.select("user", RETRACTED).rows()]
+        assert sent == ([] if before[user] == holds(user) else [(user, before[user])])
+        if chance.random() < 0.1:
+            harness = harness.restored(harness.freeze()())
+
+
+def test_streams_of_which_rows_are_in_both_are_named_as_one_operator():
+    """Its state is found again by that name, and where it goes all of it goes."""
+    pipeline = Pipeline("p")
+    both = orders(pipeline).intersect(orders(pipeline)).uid("both").parallelism(2)
+    assert (both._node.operator_id, both._node.verb, both._node.parallelism) == ("both", "intersect", 2)
+
+
+def test_state_of_rows_in_both_streams_is_not_that_of_rows_in_one():
+    """Though the counts are the same; aggregates are signed as they were before there were these."""
+    newest = orders(Pipeline("p"))
+    signed = [state_signature(stream._node) for stream in (newest.intersect(newest), newest.minus(newest))]
+    assert signed[0] != signed[1]
+    assert json.loads(state_signature(newest.key_by("town").agg(n=count())._node)) == {
+        "verb": "agg of changes", "keys": [{"name": "town", "type": "string", "nullable": False}],
+        "aggregates": {"n": "count()"},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (
+            lambda newest, _: newest.intersect(newest.key_by("town").agg(n=count())),
+            r"intersect: the columns differ: \(id: int64, .*\) and \(town: string, n: int64\)",
+        ),
+        (lambda newest, _: newest.minus(newest.with_columns(price=col("town"))), "minus: the columns differ"),
+        (lambda newest, _: newest.minus(orders(Pipeline("other"))), r"minus: another stream is of another pipeline"),
+        (
+            lambda _, facts: facts.with_columns(retracted=lit(1)).intersect(facts.with_columns(retracted=lit(1))),
+            "intersect: there is a column 'retracted' already",
+        ),
+        (
+            lambda newest, _: newest.with_columns(tags=concat_list("id")).intersect(
+                newest.with_columns(tags=concat_list("id"))
+            ),
+            r"intersect: tags is list.*a list cannot be a key",
+        ),
+        (
+            lambda _, facts: facts.select("id").minus(facts.key_by("town").deduplicate("last").select("id")),
+            "minus: town, which says which row a row replaces",
+        ),
+    ],
+)  # fmt: skip
+def test_streams_that_can_have_no_rows_in_common_are_refused(write, said):
+    newest = orders(Pipeline("p"))
+    with pytest.raises(PipelineError, match=said):
+        write(newest, newest._pipeline.read(iterables.Source(ORDERS, schema=Order)))
+
+
+def test_a_column_of_any_name_may_be_there():
+    """The name by which the two streams are told apart is one that they have not."""
+    pipeline = Pipeline("p")
+    facts = pipeline.read(iterables.Source(ORDERS, schema=Order)).select(left="id", left_="town")
+    assert facts.intersect(facts).distinct("left").final().collect().height == 3
 
 
 def test_corrected_sessions_can_be_counted():
@@ -527,6 +617,12 @@ def test_corrected_sessions_can_be_counted():
     sessions = read.key_by("user").window(session("6s")).allowed_lateness("1h").agg(clicks=count())
     counted = sessions.key_by("user").agg(sessions=count(), clicks=col("clicks").sum())
     assert counted.final().collect().rows() == [("a", 2, 4)]
+    assert sessions.distinct().schema.names == ("user", "window_start", "window_end", "clicks", RETRACTED)
+    assert (
+        sessions.select("user", "window_start", "window_end", "retracted").distinct("user").final().collect().height
+        == 1
+    )
+    assert sessions.minus(sessions.filter(col("clicks") < 2)).final().collect()["clicks"].to_list() == [3]
 
 
 def starts_of(at: int, step: int) -> list[int]:

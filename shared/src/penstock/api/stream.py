@@ -14,6 +14,7 @@ from penstock.api.async_verbs import awaited_class, call_settings, check_on_erro
 from penstock.api.connected_streams import BroadcastConnectedStreams, BroadcastStream
 from penstock.api.joins import JoinWindow, On, in_time, join_node, join_time, lookup_join_node, regular_join_node
 from penstock.api.keyed_streams import KeyedStream, OverStream
+from penstock.api.sets import set_node
 from penstock.api.update_streams import UpsertStream
 from penstock.api.verbs import (
     ALL_TOGETHER,
@@ -293,6 +294,38 @@ class Stream(ColumnVerbs, Generic[T]):
             8
         """
         return Stream(self._pipeline, self._union_node(others))
+
+    def intersect(self, other: Stream[Any] | UpsertStream) -> UpsertStream:
+        """The rows that are in both streams, once each, as `UpsertStream.changes`: SQL's INTERSECT.
+
+        Columns are the same, in any order; rows are equal if all of them are, and null is equal to null. Rows of facts
+        are there for ever, those of updates as long as they hold. What is kept is how often either stream has a row.
+
+        Raises:
+            PipelineError: the columns differ, or one cannot be a key.
+
+        Example:
+            >>> dear = bids.filter(col("price") > 200)
+            >>> bids.select("auction").intersect(dear.select("auction")).final().collect().rows()
+            [(2,)]
+        """
+        return UpsertStream(self._pipeline, set_node("intersect", self, other))
+
+    def minus(self, other: Stream[Any] | UpsertStream) -> UpsertStream:
+        """The rows of this stream that are not in the other one, once each, as `UpsertStream.changes`: SQL's EXCEPT.
+
+        A row is taken back when the other stream has it, and comes again when that has it no longer. What is said of
+        `intersect` holds here too.
+
+        Raises:
+            PipelineError: the columns differ, or one cannot be a key.
+
+        Example:
+            >>> dear = bids.filter(col("price") > 200)
+            >>> bids.select("auction").minus(dear.select("auction")).final().collect().rows()
+            [(1,)]
+        """
+        return UpsertStream(self._pipeline, set_node("minus", self, other))
 
     @overload
     def join(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from penstock.api.joins import On, regular_join_node
 from penstock.api.over import top_schema
+from penstock.api.sets import set_node
 from penstock.api.updates import check_ends, known_keys, moves, takes_back, update_keys
 from penstock.api.verbs import (
     OF_WINDOWS,
@@ -163,8 +164,8 @@ class UpsertStream(ColumnVerbs):
             >>> totals.distinct("bids").final().collect().rows()
             [(2,)]
         """
-        names = columns or self._node.row_schema.names
         changes = UpsertStream(self._pipeline, self._changes_node("distinct"))
+        names = columns or changes._node.row_schema.names
         check_keys(changes._node.row_schema, names, "distinct")
         return UpsertStream(self._pipeline, changes.key_by(*names)._changed(AggregateChanges((), "distinct")))
 
@@ -184,6 +185,34 @@ class UpsertStream(ColumnVerbs):
         """
         changes = [each if each._node.mode == "append" else each.changes() for each in (self, *others)]
         return UpsertStream(self._pipeline, changes[0]._union_node(changes[1:]))
+
+    def intersect(self, other: Stream[Any] | UpsertStream) -> UpsertStream:
+        """The rows that hold in both streams, once each, as `changes`; see `Stream.intersect`.
+
+        Raises:
+            PipelineError: the columns differ, or one cannot be a key.
+
+        Example:
+            >>> dear = bids.filter(col("price") > 200).select("auction").distinct()
+            >>> totals = bids.key_by("auction").agg(revenue=col("price").sum())
+            >>> totals.filter(col("revenue") > 100).select("auction").intersect(dear).final().collect().rows()
+            [(2,)]
+        """
+        return UpsertStream(self._pipeline, set_node("intersect", self, other))
+
+    def minus(self, other: Stream[Any] | UpsertStream) -> UpsertStream:
+        """The rows that hold in this stream and not in the other one, once each, as `changes`; see `Stream.minus`.
+
+        Raises:
+            PipelineError: the columns differ, or one cannot be a key.
+
+        Example:
+            >>> dear = bids.filter(col("price") > 200).select("auction").distinct()
+            >>> totals = bids.key_by("auction").agg(revenue=col("price").sum())
+            >>> totals.filter(col("revenue") > 100).select("auction").minus(dear).final().collect().rows()
+            [(1,)]
+        """
+        return UpsertStream(self._pipeline, set_node("minus", self, other))
 
     def join(
         self,

@@ -404,20 +404,16 @@ class ColumnVerbs(StreamBase):
     def _union_node(self, others: Sequence[ColumnVerbs]) -> Node:
         if not others:
             raise PipelineError("union: give at least one other stream")
-        if any(other._pipeline is not self._pipeline for other in others):
-            raise PipelineError("union: another stream is of another pipeline; read all of them in one")
         if any(other._node.updates != self._node.updates for other in others):
             raise PipelineError(
                 "union: some of these are streams of updates and some of rows; make those of rows newest rows of a key "
                 'before, .key_by("id").deduplicate("last"), or take .final() of the updates'
             )
+        check_alike("union", (self, *others))
         schema, nodes = self._node.schema, [self._node]
         for other in others:
-            moved = other._node.schema.names != schema.names and {*other._node.schema.names} == {*schema.names}
+            moved = other._node.schema.names != schema.names
             nodes.append(other._select_node(schema.names, {}) if moved else other._node)
-        for node in nodes[1:]:
-            if [(field.name, field.type) for field in node.schema] != [(field.name, field.type) for field in schema]:
-                raise PipelineError(f"union: the columns differ: ({schema}) and ({node.schema})")
         if len({id(node) for node in nodes}) < len(nodes):
             raise PipelineError("union: the same stream is there twice")
         fields = tuple(
@@ -471,6 +467,20 @@ class ColumnVerbs(StreamBase):
         for name in names:
             self._node.schema.field(name, "rename")
         return self._project("rename", tuple((names.get(n, n), col(n)) for n in self._node.schema.names))
+
+
+def check_alike(verb: str, streams: Sequence[StreamBase]) -> None:
+    """Rows of these streams can stand in one.
+
+    Raises:
+        PipelineError: they are of different pipelines, or their columns differ.
+    """
+    if any(stream._pipeline is not streams[0]._pipeline for stream in streams):
+        raise PipelineError(f"{verb}: another stream is of another pipeline; read all of them in one")
+    schemas = [stream._node.row_schema for stream in streams]
+    for schema in schemas[1:]:
+        if {field.name: field.type for field in schema} != {field.name: field.type for field in schemas[0]}:
+            raise PipelineError(f"{verb}: the columns differ: ({schemas[0]}) and ({schema})")
 
 
 def keyed_node(stream: StreamBase, names: Sequence[str]) -> Node:

@@ -99,6 +99,8 @@ def _settings(node: Node) -> dict[str, Any]:
             if operation.late is not None:
                 settings["late_to"] = operation.late.name
             return settings
+        case AggregateChanges(aggregates=(), holds=holds):
+            return {"keys": list(node.keys)} if holds is None else {"keys": list(node.keys), "holds": str(holds)}
         case RunningAggregate(aggregates=aggregates) | AggregateChanges(aggregates=aggregates):
             return {"keys": list(node.keys), "aggregates": {name: str(expr) for name, expr in aggregates}}
         case Over():
@@ -233,9 +235,9 @@ def state_signature(node: Node) -> str:
         case RunningAggregate(aggregates=aggregates):
             described = {name: str(expr) for name, expr in aggregates}
             return _text({"verb": "agg", "keys": _keys(node), "aggregates": described})
-        case AggregateChanges(aggregates=aggregates):
-            described = {name: str(expr) for name, expr in aggregates}
-            return _text({"verb": "agg of changes", "keys": _keys(node), "aggregates": described})
+        case AggregateChanges(aggregates=aggregates, holds=holds):
+            signed = {"verb": "agg of changes", "aggregates": {name: str(expr) for name, expr in aggregates}}
+            return _text(signed | {"keys": _keys(node)} | ({} if holds is None else {"holds": str(holds)}))
         case Over(columns=columns):
             described = {name: str(expr) for name, expr in columns}
             row = schema_to_json(node.inputs[0].schema)

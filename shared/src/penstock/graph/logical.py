@@ -268,7 +268,9 @@ class AggregateChanges:
     """
 
     aggregates: tuple[tuple[str, Expr], ...]
-    verb: Literal["agg", "distinct"] = "agg"
+    verb: Literal["agg", "distinct", "intersect", "minus"] = "agg"
+    holds: Expr | None = None
+    """Made of sums: what must be true of a key's rows for it to have a result (SQL: HAVING)."""
     ttl_us: int | None = None
 
 

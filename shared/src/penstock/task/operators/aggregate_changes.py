@@ -4,9 +4,11 @@ Sums and counts are made of partials that can be subtracted as well as added. Al
 rows of a key, which are kept and counted as far as the aggregates look at them. A row is taken back behind where it was
 added: both have the same content, so they come from the same subtask and go the same way.
 
-A key's former result is taken back when it changes; a key that has no rows any more has no result, and no state. With a
-time to live a key that no change has touched for so long is forgotten, with its rows. It begins anew with the next one
-that is added, as in Flink: what takes back a row where the key has none, of those that are known, is dropped.
+A key's former result is taken back when it changes; a key that has no rows any more has no result, and no state. Distinct
+rows are keys whose results have no columns; what else must be true of those in two streams is a condition of their sums.
+
+With a time to live a key that no change has touched for so long is forgotten, with its rows. It begins anew with the next
+one that is added, as in Flink: what takes back a row where the key has none, of those that are known, is dropped.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ from penstock.types import Schema, polars_type, schema_to_json, type_to_json
 _KIND: Final = "aggregate-changes"
 _ROWS: Final = "__rows"
 """The name of the count of rows among the results of `_Sums`."""
+_HOLDS: Final = "__holds"
+"""The name of what must be true of a key among them."""
 _RESULT: Final = "__result"
 _PLACE: Final = "__place"
 _ENDED: Final = "__ended"
@@ -49,7 +53,7 @@ class AggregateChangesOperator(Operator):
         self._hidden = [EVENT_TIME] if node.event_time else []
         self._names = list(node.schema.names)
         summed = [(name, expr) for name, expr in operation.aggregates if is_subtractable(expr)]
-        self._sums = _Sums(summed, source.schema, self._keys, self._where)
+        self._sums = _Sums(summed, operation.holds, source.schema, self._keys, self._where)
         others = [(name, expr) for name, expr in operation.aggregates if not is_subtractable(expr)]
         results = {name: polars_type(node.schema.field(name).type) for name, _ in operation.aggregates}
         self._stored = {f"{_RESULT}_{name}": name for name in results}
@@ -138,7 +142,7 @@ class AggregateChangesOperator(Operator):
         return self._others is not None and self._others.kept_rows.go_on()
 
     def _sent(self, kept: pl.DataFrame) -> pl.DataFrame:
-        """The results of keys that have rows."""
+        """The results of keys that have one."""
         results = [pl.col(stored).alias(name) for stored, name in self._stored.items()]
         return kept.filter(self._sums.there).select(INDEX, *results)
 
@@ -200,14 +204,19 @@ class AggregateChangesOperator(Operator):
 class _Sums:
     """Aggregates whose partials are sums, and the number of rows."""
 
-    def __init__(self, aggregates: Sequence[tuple[str, Expr]], schema: Schema, keys: Schema, where: str) -> None:
-        self._plan = AggregatePlan.build([(_ROWS, count()), *aggregates], schema, where)
+    def __init__(
+        self, aggregates: Sequence[tuple[str, Expr]], holds: Expr | None, schema: Schema, keys: Schema, where: str
+    ) -> None:
+        asked = [] if holds is None else [(_HOLDS, holds)]
+        self._plan = AggregatePlan.build([(_ROWS, count()), *aggregates, *asked], schema, where)
         self._by = list(keys.names)
         self.types = {field.name: polars_type(field.type) for field in self._plan.partial_fields}
         self.rows = self._plan.partial_fields[0].name
         """The column that counts rows."""
-        self.there = pl.col(self.rows) > 0
-        self.finish = self._plan.finish[1:]
+        _, *results = self._plan.finish
+        self.finish = results[: len(aggregates)]
+        self.there = pl.all_horizontal(pl.col(self.rows) > 0, *results[len(aggregates) :])
+        """Which keys have a result."""
 
     def describe(self) -> list[dict[str, Any]]:
         """The partial columns for the header of a segment."""
