@@ -672,6 +672,7 @@ def test_corrected_windows_can_be_counted(window, step, clicks):
         (lambda totals: totals.with_columns(retracted=lit(1)), "another name"),
         (lambda _: orders(Pipeline("p")).with_columns(retracted=lit(1)).filter(col("id") > 0), "already"),
         (lambda totals: totals.key_by("n").reduce(max), "updates have agg and top here"),
+        (lambda totals: totals.key_by("n").window(tumbling("1h")), "window: .*make the window a column of the row"),
         (lambda totals: totals.key_by("none"), "none"),
         (lambda totals: totals.select("n").key_by("n"), "town, which says which row a row replaces"),
         (lambda totals: totals.key_by(), "name at least one"),

@@ -404,6 +404,12 @@ class KeyedUpdates(StreamBase):
     _what = "a keyed stream of updates"
 
     def _instead(self, name: str) -> str:
+        if name == "window":
+            return (
+                "a row that is taken back comes at the time of the change, so it would be looked for in another window "
+                "than its own; make the window a column of the row: "
+                '.key_by("id", start=col("at").dt.truncate("1h")).agg(...)'
+            )
         if self._pipeline._has_verb(name):
             return f"updates have agg and top here; {name} would count or keep rows that were taken back"
         return super()._instead(name)
