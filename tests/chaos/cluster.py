@@ -1,4 +1,4 @@
-"""The cluster that is tormented: two coordinators, two task managers with three slots each, and their client."""
+"""The cluster that is tormented: two coordinators, two task managers with five slots each, and their client."""
 
 from __future__ import annotations
 
@@ -49,10 +49,12 @@ from penstock.settings import ClusterSettings, settings_to_toml
 NAME: Final = "chaos"
 LEASE_S: Final = 3.0
 WORKER_TIMEOUT_S: Final = 3.0
-SLOTS: Final = 3
-"""Of each task manager: the job, which needs at most 3, can go on with one of them."""
+SLOTS: Final = 5
+"""Of each task manager: the job, which needs at most 3, and the one beside it can go on with one of them."""
 PARALLELISM: Final = 2
 CHECKPOINT_MS: Final = 700
+CHECKPOINT_BESIDE_MS: Final = 1_500
+"""Of a job beside that one, which has more subtasks."""
 ANSWER_S: Final = 60.0
 
 _PIPELINE: Final = Path(__file__).with_name("pipeline.py")
@@ -223,17 +225,21 @@ class ChaosCluster:
     # -- asking ---------------------------------------------------------------------------------------------------------
 
     async def submit(self) -> str:
-        """Submit the pipeline as a client does; the job's id."""
+        """Submit the pipeline that is tormented; the job's id."""
         sources = self.folder / "sources"
         sources.mkdir(exist_ok=True)
         file = sources / "pipeline.py"  # alone: what lies beside it and is imported here would travel with it
         shutil.copyfile(_PIPELINE, file)
-        pipeline = load_pipeline(str(file), {})
-        packed = pack(str(file), {})
+        return await self.submit_file(file, {}, CHECKPOINT_MS)
+
+    async def submit_file(self, file: Path, parameters: dict[str, str], checkpoint_ms: int) -> str:
+        """Submit a pipeline as a client does; the job's id."""
+        pipeline = load_pipeline(str(file), parameters)
+        packed = pack(str(file), parameters)
         await self.blobs.put(packed.artifact.key, packed.data)
         job = uuid.uuid4().hex
         settings = JobSettings(
-            CheckpointSettings(interval_ms=CHECKPOINT_MS, timeout_ms=30_000, tolerable_failed=1_000, incremental=True),
+            CheckpointSettings(interval_ms=checkpoint_ms, timeout_ms=30_000, tolerable_failed=1_000, incremental=True),
             FixedDelay(attempts=1_000_000, delay_ms=100),
             state_backend="rocksdb",
         )

@@ -1,7 +1,8 @@
 """One run: a job, faults one after the other, a comparison of everything that came out.
 
 Before each fault the job runs, everything is healed and a checkpoint was completed since; after it rows must come again
-from every partition of the source. At the end the job is stopped with drain and every row is accounted for.
+from every partition of the source. Beside that job another one runs (`beside`). At the end the job is stopped with drain
+and every row is accounted for.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from aiokafka.client import AIOKafkaClient
+from tests.chaos.beside import Beside
 from tests.chaos.cluster import SLOTS, ChaosCluster, ChaosError, until
 from tests.chaos.faults import Fault
 from tests.chaos.feed import RATE, Feed, doubled_events
@@ -32,9 +34,9 @@ from penstock.settings import ClusterSettings
 
 RECOVERY_S: Final = 90.0
 HEALED_S: Final = 60.0
-STARTED_S: Final = 60.0
+STARTED_S: Final = 90.0
 DRAINED_S: Final = 90.0
-LONGEST_CYCLE_S: Final = 60
+LONGEST_CYCLE_S: Final = 120
 """On average; bounds the feed."""
 
 _EVIDENCE_S: Final = 20.0
@@ -96,6 +98,8 @@ class ChaosRun:
     def __init__(self, servers: Servers, seed: int, *, mark: str = "", record: Recorder = no_recorder) -> None:
         self.report = Report(seed)
         self.cluster = ChaosCluster(servers, mark=mark, record=record)
+        self._beside = Beside(self.cluster, seed)
+        self.report.beside = self._beside.ended
         self._seed = seed
         self._job = ""
         self._epoch = 0
@@ -127,6 +131,8 @@ class ChaosRun:
             self._job = await self.cluster.submit()
             await until("the first rows", STARTED_S, lambda: _true(outputs.all_since(0)))
             for number, fault in enumerate(faults, 1):
+                self.report.current = f"the job beside, before cycle {number}"
+                await self._beside.go_on(len(faults) - number + 1)
                 await self._cycle(number, fault, feed, outputs)
             await self._end(feed, outputs)
             self.report.rows = dict(outputs.rows)
@@ -175,14 +181,15 @@ class ChaosRun:
             if outputs.problems:
                 raise ChaosError(outputs.verdict(windows=False))
             whole = view.slots == SLOTS * len(self.cluster.task_managers) and outputs.all_since(behind)
-            healed = job.state == "RUNNING" and whole
+            healed = job.state == "RUNNING" and whole and await self._beside.is_calm()
             return job if healed and job.last_checkpoint > began[0] else None
 
         return await until("the job running on a whole cluster and keeping up, with a new checkpoint", HEALED_S, look)
 
     async def _end(self, feed: Feed, outputs: Outputs) -> None:
-        """No more input, everything published, stopped with drain."""
+        """The job beside has ended; no more input, everything published, stopped with drain."""
         self.report.current = "the end"
+        await self._beside.end()
         await asyncio.to_thread(feed.stop)
         await until(
             "everything published", DRAINED_S, lambda: _true(not outputs.missing(windows=False) or outputs.problems)

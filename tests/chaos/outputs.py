@@ -2,7 +2,7 @@
 
 Per key the rows must be exactly the known ones in their order: a row that comes before its turn means that others are
 lost, one that comes after it that it is doubled or late. Changes of a join add what was not there and take back
-what was. So every lost or doubled row is found when the next one of its
+what was; as upserts they end with the rows that hold. So every lost or doubled row is found when the next one of its
 key arrives, and at the latest in `complete`.
 """
 
@@ -26,8 +26,9 @@ WINDOWS: Final = "windows"
 FILTERED: Final = "filtered"
 NUMBERED: Final = "numbered"
 JOINED: Final = "joined"
+NEWEST: Final = "newest"
 STRAIGHT: Final = "straight"
-SINKS: Final = (TAGGED, WINDOWS, FILTERED, NUMBERED, JOINED, STRAIGHT)
+SINKS: Final = (TAGGED, WINDOWS, FILTERED, NUMBERED, JOINED, NEWEST, STRAIGHT)
 
 _SHOWN: Final = 20
 
@@ -47,6 +48,8 @@ class Outputs:
         """How many rows of a key were seen in a sink, wrong ones not counted."""
         self._joined: set[tuple[int, str, int]] = set()
         """The rows of `JOINED` that were not taken back."""
+        self._upserted: dict[bytes, tuple[int, str, int]] = {}
+        """The last row of every key of `NEWEST`."""
         self._second: dict[str, int] = {}
         self._windows_seen: set[tuple[str, int]] = set()
         self._stop = threading.Event()
@@ -83,8 +86,9 @@ class Outputs:
         for key, kept in known.kept.items():
             missing += [f"{FILTERED}: {key} #{number}" for number, _ in kept[self._at[FILTERED, key] :]]
         joined = known.joined()
-        missing += [f"{JOINED}: {row}" for row in sorted(joined - self._joined)]
-        missing += [f"{JOINED}: what takes back {row}" for row in sorted(self._joined - joined)]
+        for sink, held in ((JOINED, self._joined), (NEWEST, set(self._upserted.values()))):
+            missing += [f"{sink}: {row}" for row in sorted(joined - held)]
+            missing += [f"{sink}: what takes back {row}" for row in sorted(held - joined)]
         if windows:
             missing += [f"{WINDOWS}: {key} +{s} s" for key, s in sorted(known.windows.keys() - self._windows_seen)]
         return missing
@@ -118,7 +122,10 @@ class Outputs:
                 value = message.value()
                 where = f"{topic}-{message.partition()}@{message.offset()}"
                 try:
-                    check[topic](json.loads(value or b""), where)
+                    if topic == NEWEST:
+                        self._newest(message.key() or b"", value)
+                    else:
+                        check[topic](json.loads(value or b""), where)
                     self.rows[topic] += 1
                 except (ValueError, KeyError, TypeError) as wrong:
                     self.problems.append(f"{where}: {value!r}: {type(wrong).__name__}: {wrong}")
@@ -163,6 +170,14 @@ class Outputs:
         if row["retracted"] != (content in self._joined):
             self.problems.append(f"{where}: {row}: {'not there' if row['retracted'] else 'there already'}")
         (self._joined.discard if row["retracted"] else self._joined.add)(content)
+
+    def _newest(self, key: bytes, value: bytes | None) -> None:
+        """Without a value the key has no row any more."""
+        if value is None:
+            del self._upserted[key]
+        else:
+            row = json.loads(value)
+            self._upserted[key] = (int(row["id"]), str(row["key"]), int(row["fifties"]))
 
     def _window(self, row: dict[str, Any], where: str) -> None:
         key, start = str(row["key"]), datetime.fromisoformat(row["window_start"])

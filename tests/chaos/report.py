@@ -41,6 +41,8 @@ class Report:
     cycles: list[CycleResult] = field(default_factory=list[CycleResult])
     rows: dict[str, int] = field(default_factory=dict[str, int])
     """Rows compared, by sink."""
+    beside: dict[str, int] = field(default_factory=dict[str, int])
+    """How often the jobs beside were started whose results were right, by their cases."""
     left: list[str] = field(default_factory=list[str])
     """What ended jobs leave on purpose."""
     problems: list[str] = field(default_factory=list[str])
@@ -66,6 +68,7 @@ class Report:
                 *(f"  {number:4} x {kind:42} slowest {worst[kind]:6.2f} s" for kind, number in sorted(kinds.items())),
                 f"recovery: p50 {quantile(times, 0.5):.2f} s, p99 {quantile(times, 0.99):.2f} s, max {times[-1]:.2f} s",
                 f"rows compared: {self.rows}",
+                f"jobs beside, and attempts: {self.beside}",
                 f"left by ended jobs, on purpose: {len(self.left)} objects",
             ]
         )

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from penstock import Pipeline
 from penstock.embedded import EmbeddedJob, EmbeddedSettings, JobResult
 from penstock.errors import UsageError
@@ -150,6 +148,14 @@ def assert_same(got: Counter[str], expected: Counter[str], what: object) -> None
     """Compare multisets with a message that shows the difference."""
     if got != expected:
         more, less = got - expected, expected - got
-        pytest.fail(
+        raise AssertionError(
             f"{what}: {more.total()} too many, e.g. {list(more)[:3]}; {less.total()} missing, e.g. {list(less)[:3]}"
         )
+
+
+def compare(got: Counter[str] | dict[Any, Any], expected: Counter[str] | dict[Any, Any], what: object) -> None:
+    """Compare what cases come to with such a message, or key by key."""
+    if isinstance(expected, Counter):
+        assert_same(Counter(got), expected, what)
+    else:
+        assert got == expected, what

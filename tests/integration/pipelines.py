@@ -1,7 +1,8 @@
 """Pipelines that cover every operator, with what their results come to whatever happens on the way.
 
-Each is a function of the folder it writes to and of a rate: rows per second, so that a run lasts long enough to be
-interrupted; None for as fast as possible. Their final results depend neither on batches nor on the parallelism.
+Each adds itself to a pipeline, which may have others besides, and knows the folder it writes to and a rate: rows per
+second, so that a run lasts long enough to be interrupted; None for as fast as possible. Their final results depend
+neither on batches nor on the parallelism.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +26,7 @@ from penstock import (
     Accumulator,
     AggregatingState,
     BatchContext,
+    BroadcastProcess,
     BroadcastState,
     Context,
     DecimalType,
@@ -56,6 +59,9 @@ from penstock import (
     tumbling,
 )
 from penstock.connectors import files, generate, iterables
+from penstock.connectors.lookups import Key, Lookup, LookupClient
+from penstock.errors import ExternalError
+from penstock.types import Schema
 
 ROWS = 3_000
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -85,6 +91,7 @@ def events(numbers: Any) -> pl.DataFrame:
     )
 
 
+@cache
 def source(
     rate: float | None, *, splits: int = 4, events: Callable[[Any], pl.DataFrame] = events, bound: str = "5s"
 ) -> generate.Source[Event]:
@@ -93,19 +100,25 @@ def source(
     )
 
 
-Declare = Callable[[Path, float | None], Pipeline]
 Result = Counter[str] | dict[Any, Any]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A pipeline, and what is compared of its output folder."""
+    """What a pipeline does, and what is compared of its output folder."""
 
     name: str
-    declare: Declare
+    add: Callable[[Pipeline, Path, float | None], None]
+    """To a pipeline that may do other things besides."""
     result: Callable[[Path], Result]
     on_spark: bool = True
     """Whether Spark runs it; what it does instead is told by tests of refusals."""
+
+    def declare(self, out: Path, rate: float | None) -> Pipeline:
+        """A pipeline that does this alone."""
+        p = Pipeline(self.name)
+        self.add(p, out, rate)
+        return p
 
 
 def every_row(out: Path) -> Counter[str]:
@@ -118,34 +131,27 @@ def every_row(out: Path) -> Counter[str]:
 AGGREGATES = {"n": count(), "total": col("value").sum(), "top": col("value").max(), "mean": col("value").mean()}
 
 
-def tumbling_windows(out: Path, rate: float | None) -> Pipeline:
-    p = Pipeline("tumbling")
+def tumbling_windows(p: Pipeline, out: Path, rate: float | None) -> None:
     p.read(source(rate)).key_by("key").window(tumbling("10s")).agg(**AGGREGATES).uid("w").write(files.Sink(out))
-    return p
 
 
-def retimed_windows(out: Path, rate: float | None) -> Pipeline:
+def retimed_windows(p: Pipeline, out: Path, rate: float | None) -> None:
     """Windows by a time that the rows are given on the way, in another unit, from rows far out of order."""
-    p = Pipeline("retimed")
     read = p.read(source(rate)).with_columns(ms=col("at").dt.epoch("ms") * 2)
     later = read.with_event_time("ms", time_unit="ms", max_out_of_orderness="1h")
-    later.key_by("key").window(tumbling("10s")).agg(**AGGREGATES).uid("w").write(files.Sink(out))
-    return p
+    later.key_by("key").window(tumbling("10s")).agg(**AGGREGATES).uid("retimed").write(files.Sink(out))
 
 
-def sliding_windows(out: Path, rate: float | None) -> Pipeline:
-    p = Pipeline("sliding")
+def sliding_windows(p: Pipeline, out: Path, rate: float | None) -> None:
     p.read(source(rate)).key_by("key").window(sliding("12s", every="5s")).agg(**AGGREGATES).write(files.Sink(out))
-    return p
 
 
 def listed(key: str, window: TimeWindow, rows: list[Event]) -> Iterator[Minute]:
     yield Minute(key, window.start, len(rows), json.dumps(sorted(row.number for row in rows)), 0)
 
 
-def joins(out: Path, rate: float | None) -> Pipeline:
+def joins(p: Pipeline, out: Path, rate: float | None) -> None:
     """Two sources joined in time in every way, and results of windows by their window, of which one is of a join."""
-    p = Pipeline("joins")
     left = p.read(source(rate)).filter(col("value") < 60)
     right = p.read(source(rate, splits=3)).filter(col("value") > 30).select("key", "at", other=col("number") * 7)
     near = left.join(right, on="key", within=("-2s", "1s"), how="full").uid("near")
@@ -156,34 +162,30 @@ def joins(out: Path, rate: float | None) -> Pipeline:
     held.write(files.Sink(out / "held"))
     left.join(right, on="key", within="200ms", how="semi").uid("met").write(files.Sink(out / "met"))
     left.join(right, on="key", within="200ms", how="anti").uid("unmet").write(files.Sink(out / "unmet"))
+    left.join(right, on="key", within="100ms").uid("nearest").write(files.Sink(out / "nearest"))
+    often = left.join(right, on="key", window=sliding("10s", every="5s"), how="right").uid("often")
+    often.write(files.Sink(out / "often"))
     windows = [each.key_by("key").window(tumbling("20s")) for each in (left, near.drop("at"))]
     counts = [window.agg(n=count()).uid(uid) for window, uid in zip(windows, ("own", "pairs"), strict=True)]
     of_window = counts[0].join(counts[1], on=["key", "window_start", "window_end"], within="0s", how="full")
     of_window.write(files.Sink(out / "of-windows"))
-    return p
 
 
-def applied(out: Path, rate: float | None) -> Pipeline:
+def applied(p: Pipeline, out: Path, rate: float | None) -> None:
     """Functions over the rows of windows, and aggregates of them under a trigger."""
-    p = Pipeline("applied")
     keyed = p.read(source(rate)).key_by("key")
     keyed.window(sliding("12s", every="5s")).apply(listed).write(files.Sink(out / "first"))
     parts = keyed.window(tumbling("10s")).trigger(purging(at_watermark())).agg(**AGGREGATES)
     parts.write(files.Sink(out / "second"))
-    return p
 
 
-def count_windows(out: Path, rate: float | None) -> Pipeline:
+def count_windows(p: Pipeline, out: Path, rate: float | None) -> None:
     """Which rows are in a window is a matter of arrival, how many windows there are is not."""
-    p = Pipeline("count-windows")
     p.read(source(rate)).key_by("key").count_window(20, every=8).agg(n=count()).write(files.Sink(out))
-    return p
 
 
-def sessions(out: Path, rate: float | None) -> Pipeline:
-    p = Pipeline("sessions")
+def sessions(p: Pipeline, out: Path, rate: float | None) -> None:
     p.read(source(rate)).key_by("key").window(session("2s")).agg(**AGGREGATES).write(files.Sink(out))
-    return p
 
 
 AUTUMN_US = int(datetime(2025, 10, 30, tzinfo=UTC).timestamp()) * 1_000_000
@@ -195,32 +197,27 @@ def autumn(numbers: Any) -> pl.DataFrame:
     return events(numbers).with_columns(shown.cast(pl.Datetime("us", "UTC")).alias("at"))
 
 
-def local_days(out: Path, rate: float | None) -> Pipeline:
+def local_days(p: Pipeline, out: Path, rate: float | None) -> None:
     """What local days bring, hour by hour; and sessions whose rows wait as long as they say."""
-    p = Pipeline("local-days")
     days = p.read(source(rate, events=autumn, bound="5000s")).key_by("key")
     hours = days.window(cumulative("1d", every="1h", offset="-6h", timezone="America/New_York"))
     hours.agg(**AGGREGATES).uid("days").write(files.Sink(out / "days"))
     patient = days.window(session(col("value") * 36_000_000 + 1))
     patient.agg(n=count(), total=col("value").sum()).uid("patient").write(files.Sink(out / "sessions"))
-    return p
 
 
-def two_stages(out: Path, rate: float | None) -> Pipeline:
+def two_stages(p: Pipeline, out: Path, rate: float | None) -> None:
     """Windows of windows under another key: at parallelism 1 one chain, else three vertices."""
-    p = Pipeline("two-stages")
     first = p.read(source(rate)).key_by("key").window(tumbling("4s")).agg(n=count(), total=col("value").sum())
     again = first.with_columns(parity=col("total") % 2).key_by("parity").window(sliding("40s", every="20s"))
     again.agg(n=col("n").sum(), windows=count(), keys=col("key").max()).write(files.Sink(out / "second"))
     first.select("key", "window_start", "n").write(files.Sink(out / "first"))
-    return p
 
 
 LATE = OutputTag("late", Event)
 
 
-def late_windows(out: Path, rate: float | None) -> Pipeline:
-    p = Pipeline("late")
+def late_windows(p: Pipeline, out: Path, rate: float | None) -> None:
     impatient = generate.Source(
         events, schema=Event, rows=ROWS, rate=rate, splits=4, event_time="at", max_out_of_orderness="1s"
     )
@@ -228,7 +225,6 @@ def late_windows(out: Path, rate: float | None) -> Pipeline:
     windows = keyed.window(tumbling("3s")).late_to(LATE).allowed_lateness("1s").agg(n=count())
     windows.write(files.Sink(out / "windows"))
     windows.side(LATE).write(files.Sink(out / "late"))
-    return p
 
 
 def accounted_for(out: Path) -> dict[Any, Any]:
@@ -245,28 +241,23 @@ def accounted_for(out: Path) -> dict[Any, Any]:
 # -- running results ----------------------------------------------------------------------------------------------------
 
 
-def running(out: Path, rate: float | None) -> Pipeline:
-    p = Pipeline("running")
+def running(p: Pipeline, out: Path, rate: float | None) -> None:
     keyed = p.read(source(rate)).key_by("key")
     keyed.agg(n=count(), total=col("value").sum(), top=col("value").max()).write(files.Sink(out))
-    return p
 
 
-def over_rows(out: Path, rate: float | None) -> Pipeline:
+def over_rows(p: Pipeline, out: Path, rate: float | None) -> None:
     """Rows with the rows of their key before and behind them, of which no two have one time."""
-    p = Pipeline("over")
     read = p.read(source(rate)).with_columns(us=(col("at").dt.epoch("us") - START_US) * 4096 + col("number"))
     keyed = read.with_event_time("us", time_unit="us", max_out_of_orderness="1000d").key_by("key")
     total = keyed.over().with_columns(n=row_number(), total=col("value").sum(), before=lag("value", 2, default=-1))
     total.write(files.Sink(out / "all"))
     keyed.over(rows=3).with_columns(mean=col("value").mean(), then=lead("value")).write(files.Sink(out / "rows"))
     keyed.over(within="10h").with_columns(top=col("value").max(), n=count()).write(files.Sink(out / "within"))
-    return p
 
 
-def ranked(out: Path, rate: float | None) -> Pipeline:
+def ranked(p: Pipeline, out: Path, rate: float | None) -> None:
     """The best rows of a key, in windows and at the end; what is there once; windows that fire early."""
-    p = Pipeline("ranked")
     read = p.read(source(rate))
     keyed = read.key_by("key")
     keyed.window(tumbling("10s")).top(2, by="number").uid("best").write(files.Sink(out / "windows"))
@@ -276,7 +267,6 @@ def ranked(out: Path, rate: float | None) -> Pipeline:
     estimates = {"different": col("number").approx_n_unique(), "p90": col("value").approx_quantile(0.9)}
     early = keyed.window(sliding("20s", "10s")).trigger(every("3s"))
     early.agg(**AGGREGATES, **estimates).final().write(files.Sink(out / "early"))
-    return p
 
 
 def smaller(left: Event, right: Event) -> Event:
@@ -284,32 +274,27 @@ def smaller(left: Event, right: Event) -> Event:
     return Event(best.number, left.key, best.value, best.at)
 
 
-def reduced(out: Path, rate: float | None) -> Pipeline:
-    p = Pipeline("reduced")
+def reduced(p: Pipeline, out: Path, rate: float | None) -> None:
     p.read(source(rate)).key_by("key").reduce(smaller).write(files.Sink(out))
-    return p
 
 
 def newest_per_key(out: Path) -> dict[Any, Any]:
     return newest(rows(out), "key")
 
 
-def changed(out: Path, rate: float | None) -> Pipeline:
+def changed(p: Pipeline, out: Path, rate: float | None) -> None:
     """Aggregates of updates and of what they come to."""
-    p = Pipeline("changed")
     totals = p.read(source(rate)).key_by("key").agg(n=count(), total=col("value").sum())
     totals.filter(col("total") % 3 > 0).write(files.Sink(out / "filtered"))
     odd, fourth = totals.filter(col("n") % 2 > 0), totals.filter(col("n") % 4 == 0)
     odd.union(fourth).write(files.Sink(out / "united"))
     of_totals = {"keys": count(), "all": col("total").sum(), "most": col("total").max()}
-    totals.key_by(rest=col("n") % 4).agg(**of_totals).uid("again").write(files.Sink(out / "again"))
-    totals.key_by(rest=col("n") % 3).top(2, by=col("total") % 50).uid("best").write(files.Sink(out / "best"))
-    return p
+    totals.key_by(rest=col("n") % 4).agg(**of_totals).uid("of-totals").write(files.Sink(out / "again"))
+    totals.key_by(rest=col("n") % 3).top(2, by=col("total") % 50).uid("best-totals").write(files.Sink(out / "best"))
 
 
-def held(out: Path, rate: float | None) -> Pipeline:
+def held(p: Pipeline, out: Path, rate: float | None) -> None:
     """Joins by key alone, of facts and of updates."""
-    p = Pipeline("held")
     events = p.read(source(rate))
     totals = events.key_by("key").agg(n=count(), total=col("value").sum()).uid("totals")
     few = events.filter(col("value") < 4).select("key", "number")
@@ -323,8 +308,7 @@ def held(out: Path, rate: float | None) -> Pipeline:
     both.write(files.Sink(out / "both"))
     others = events.filter(col("value") > 90).select("key", other="number")
     few.join(others, on="key", how="anti", ttl="1d").uid("none").write(files.Sink(out / "none"))
-    few.join(others, on="key").uid("pairs").with_columns(retracted=False).write(files.Sink(out / "pairs"))
-    return p
+    few.join(others, on="key").uid("met-ever").with_columns(retracted=False).write(files.Sink(out / "pairs"))
 
 
 UPDATE_KEYS = {"filtered": ("key",), "again": ("rest",), "best": ("rest", "rank"), "both": ("rest", "key")}
@@ -346,6 +330,31 @@ def what_holds(out: Path) -> Counter[str]:
                 held[key] = content
         found.update(held.values())
     return found
+
+
+def standing(p: Pipeline, out: Path, rate: float | None) -> None:
+    """Joins by key alone whose rows have no key, and what holds of them at the end."""
+    read = p.read(source(rate))
+    few, others = read.filter(col("value") < 4).select("key", "number"), read.filter(col("value") > 95)
+    low = others.filter(col("number") < 200).select("key", other="number")
+    few.join(low, on="key", how="semi").uid("known").write(files.Sink(out / "known"))
+    all_others = few.filter(col("number") < 200).join(others.select("key", other="number"), on="key", how="right")
+    all_others.uid("all-others").final().write(files.Sink(out / "all-others"))
+
+
+def clocked(p: Pipeline, out: Path, rate: float | None) -> None:
+    """Which rows are in a window is a matter of the clock, what all of them come to is not."""
+    keyed = p.read(source(rate)).with_processing_time().key_by("key")
+    keyed.window(tumbling("1s")).agg(n=count(), total=col("value").sum()).uid("clocked").write(files.Sink(out))
+
+
+def all_windows(out: Path) -> dict[Any, Any]:
+    """The rows of all windows of a key, and their values."""
+    sums: dict[Any, Any] = {}
+    for row in rows(out):
+        n, total = sums.get(row["key"], (0, 0))
+        sums[row["key"]] = n + row["n"], total + row["total"]
+    return sums
 
 
 # -- process functions --------------------------------------------------------------------------------------------------
@@ -417,10 +426,8 @@ class PerMinute(KeyedProcess[Event, Minute]):
         self.numbers.remove(minute)
 
 
-def keyed_process(out: Path, rate: float | None) -> Pipeline:
-    p = Pipeline("keyed-process")
+def keyed_process(p: Pipeline, out: Path, rate: float | None) -> None:
     p.read(source(rate)).key_by("key").process(PerMinute()).write(files.Sink(out))
-    return p
 
 
 class Totals(KeyedProcess[Event, Minute]):
@@ -468,13 +475,11 @@ class Twice(Process[Event, Event]):
 AGAIN = OutputTag("again", Event)
 
 
-def process_batches(out: Path, rate: float | None) -> Pipeline:
-    p = Pipeline("process-batches")
+def process_batches(p: Pipeline, out: Path, rate: float | None) -> None:
     twice = p.read(source(rate)).process(Twice())
-    twice.key_by("key").process(Totals()).uid("totals").write(files.Sink(out / "totals"))
+    twice.key_by("key").process(Totals()).uid("minutes").write(files.Sink(out / "totals"))
     again = twice.side(AGAIN).key_by("key").window(tumbling("10s"))
     again.agg(**AGGREGATES).uid("again").write(files.Sink(out / "again"))
-    return p
 
 
 @dataclass
@@ -501,12 +506,10 @@ class Pairs(Process[Event, Numbered]):
             self.held.clear()
 
 
-def operator_state(out: Path, rate: float | None) -> Pipeline:
-    p = Pipeline("operator-state")
+def operator_state(p: Pipeline, out: Path, rate: float | None) -> None:
     pairs = p.read(source(rate)).process(Pairs())
     pairs.write(files.Sink(out / "even"))
     pairs.side(ODD).write(files.Sink(out / "odd"))
-    return p
 
 
 def held_back(out: Path) -> Counter[str]:
@@ -543,15 +546,13 @@ def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
     return frame.with_columns(pl.col("value") * 2).to_arrow().combine_chunks().to_batches()[0]
 
 
-def stateless(out: Path, rate: float | None) -> Pipeline:
-    p = Pipeline("stateless")
+def stateless(p: Pipeline, out: Path, rate: float | None) -> None:
     read = p.read(source(rate))
     halved = read.map(halve).filter(col("value") > 5)
     both = halved.map_batches(doubled).union(read.filter(col("value") < 3))
     both.write(files.Sink(out / "union"))
     exploded = read.flat_map(words).with_columns(parts=col("word").str.split("a")).explode("parts")
     exploded.select("number", "parts", upper=col("word").str.to_uppercase()).write(files.Sink(out / "words"))
-    return p
 
 
 @dataclass
@@ -569,19 +570,67 @@ async def asked(event: Event) -> Asked:
     return Asked(event.number, event.key, event.value * 2, event.at)
 
 
-def waiting(out: Path, rate: float | None) -> Pipeline:
+def waiting(p: Pipeline, out: Path, rate: float | None) -> None:
     """Calls in order and not, before windows and a process function, which look at the time."""
-    p = Pipeline("waiting")
     read = p.read(source(rate))
     windows = read.map_async(asked, capacity=50, ordered=False).uid("calls").key_by("key").window(tumbling("10s"))
     windows.agg(n=count(), total=col("answer").sum()).write(files.Sink(out / "windows"))
     again = read.map_async(asked, capacity=20).filter(col("answer") > 50).map_async(same, ordered=False).chain(False)
     again.write(files.Sink(out / "again"))
-    return p
 
 
 async def same(row: Asked) -> Asked:
     return row
+
+
+@dataclass
+class Place:
+    key: str
+    place: str
+
+
+class Places(Lookup[Place]):
+    """Two rows for each even key, one of which is of no other, and none for odd ones; the first call never succeeds."""
+
+    kind = "places"
+    name = "the places"
+
+    def __init__(self) -> None:
+        self._declare(Place, rows_per_call=20, cache_ttl="50ms", retry_delay="1ms")
+
+    def client(self, columns: Schema, keys: Schema) -> LookupClient:
+        return PlacesClient()
+
+    def describe(self) -> dict[str, Any]:
+        return self.calls.describe()
+
+
+class PlacesClient:
+    """Answers after a while."""
+
+    async def open(self) -> None:
+        self._asked = 0
+
+    async def ask(self, keys: Sequence[Key]) -> Sequence[Sequence[bytes]]:
+        self._asked += 1
+        if self._asked == 1:
+            raise ExternalError("the places are not there yet")
+        await asyncio.sleep(0.001)
+        return [
+            [json.dumps({"place": place}).encode() for place in (f"of {key}", "all")] if int(key) % 2 == 0 else []
+            for (key,) in keys
+        ]
+
+    async def close(self) -> None:
+        pass
+
+
+def looked_up(p: Pipeline, out: Path, rate: float | None) -> None:
+    """Rows beside what another system says, which has no row for some, and windows of them."""
+    beside = p.read(source(rate)).join(Places(), on="key", how="left").uid("places")
+    beside.select("number", "place").write(files.Sink(out / "rows"))
+    windows = beside.key_by("place").window(tumbling("10s"))
+    windows.agg(n=count(), total=col("value").sum()).uid("of-places").write(files.Sink(out / "windows"))
 
 
 def several_sinks(out: Path) -> Counter[str]:
@@ -609,24 +658,20 @@ def _moment(number: int) -> str:
     return (START + timedelta(seconds=number % 1_000 / 10)).isoformat()
 
 
-def read_files(out: Path, rate: float | None) -> Pipeline:
-    p = Pipeline("files")
+def read_files(p: Pipeline, out: Path, rate: float | None) -> None:
     read = p.read(
         files.Source(out.parent / "in", schema=Event, event_time="at", bad_rows="dead_letter", rate=rate, batch_rows=50)
     )
     read.key_by("key").window(tumbling("10s")).agg(**AGGREGATES).write(files.Sink(out / "windows"))
     read.dead_letters().select("error", "where").write(files.Sink(out / "bad"))
-    return p
 
 
-def read_iterable(out: Path, rate: float | None) -> Pipeline:
+def read_iterable(p: Pipeline, out: Path, rate: float | None) -> None:
     rows_of = [
         Event(number, str(number % 5), number % 17, START + timedelta(seconds=number / 10)) for number in range(1_500)
     ]
-    p = Pipeline("iterable")
     read = p.read(iterables.Source(rows_of, event_time="at", rate=rate and rate / 2))
     read.key_by("key").process(PerMinute()).write(files.Sink(out, format="jsonl"))
-    return p
 
 
 @dataclass
@@ -668,13 +713,11 @@ class Waiting(KeyedCoProcess[Event, Other, Minute]):
         self.right.remove(minute)
 
 
-def connected(out: Path, rate: float | None) -> Pipeline:
+def connected(p: Pipeline, out: Path, rate: float | None) -> None:
     """A function over two streams whose keys have unlike names."""
-    p = Pipeline("connected")
     right = p.read(source(rate, splits=3)).filter(col("value") > 30).select("number", "at", name="key").as_(Other)
     left = p.read(source(rate)).filter(col("value") < 60).key_by("key")
     left.connect(right.key_by("name")).process(Waiting()).uid("waiting").write(files.Sink(out))
-    return p
 
 
 class Ruled(KeyedBroadcastProcess[Event, Other, Minute]):
@@ -699,13 +742,26 @@ class Ruled(KeyedBroadcastProcess[Event, Other, Minute]):
         self.rows.remove(minute)
 
 
-def broadcast(out: Path, rate: float | None) -> Pipeline:
+class Seeing(BroadcastProcess[Event, Other, Numbered]):
+    """All rows, each beside no rule that came twice."""
+
+    seen = BroadcastState(int, bool)
+
+    def on_row(self, row: Event, ctx: Context[Numbered]) -> None:
+        ctx.emit(Numbered(row.number))
+
+    def on_broadcast(self, row: Other, ctx: Context[Numbered]) -> None:
+        assert not self.seen.contains(row.number), f"rule {row.number} came twice"
+        self.seen.set(row.number, True)
+
+
+def broadcast(p: Pipeline, out: Path, rate: float | None) -> None:
     """A stream beside one that every subtask has whole, which comes from several."""
-    p = Pipeline("broadcast")
     rules = p.read(source(rate, splits=3)).filter(col("value") > 60).select("number", "at", name="key").as_(Other)
     rows = p.read(source(rate)).filter(col("value") < 60).key_by("key")
-    rows.connect(rules.broadcast()).process(Ruled()).uid("ruled").write(files.Sink(out))
-    return p
+    rows.connect(rules.broadcast()).process(Ruled()).uid("ruled").write(files.Sink(out / "ruled"))
+    one = p.read(source(rate)).connect(rules.broadcast()).process(Seeing()).uid("seeing")
+    one.write(files.Sink(out / "all"))
 
 
 class Paid(KeyedProcess[Balance, Balance]):
@@ -727,17 +783,15 @@ def balance(row: Row) -> Balance:
     return Balance(row.key, row.price, row.paid, row.at)
 
 
-def decimals(out: Path, rate: float | None) -> Pipeline:
+def decimals(p: Pipeline, out: Path, rate: float | None) -> None:
     """Decimals short and long, as keys, in state, in sums that are added in halves."""
-    p = Pipeline("decimals")
     cents = col("value").cast(DecimalType(12, 2)) / 4
     priced = p.read(source(rate)).select(
         "key", "at", price=cents.cast(DecimalType(12, 2)), paid=(cents * Decimal("1e24")).cast(DecimalType(38, 4))
     )
     totals = {"n": count(), "total": col("paid").sum(), "mean": col("price").mean(), "most": col("price").max()}
-    priced.key_by("price").window(tumbling("10s")).agg(**totals).uid("w").write(files.Sink(out / "windows"))
+    priced.key_by("price").window(tumbling("10s")).agg(**totals).uid("prices").write(files.Sink(out / "windows"))
     priced.map(balance).key_by("price").process(Paid()).write(files.Sink(out / "paid"))
-    return p
 
 
 @dataclass
@@ -762,14 +816,12 @@ class Noted(KeyedProcess[Labelled, Labelled]):
         ctx.emit(Labelled(row.key, {**self.noted.get(number, {}), "twice": row.labels["value"] * 2}, row.at))
 
 
-def maps(out: Path, rate: float | None) -> Pipeline:
+def maps(p: Pipeline, out: Path, rate: float | None) -> None:
     """Maps through functions, exchanges, state and windows."""
-    p = Pipeline("maps")
     noted = p.read(source(rate)).map(labelled).key_by("key").process(Noted())
     noted.filter(col("labels").map.contains("of 3")).write(files.Sink(out / "rows", format="jsonl"))
     totals = {"n": count(), "total": col("labels").map.get("twice").sum(), "seen": col("labels").collect()}
-    noted.key_by("key").window(tumbling("10s")).agg(**totals).uid("w").write(files.Sink(out / "windows"))
-    return p
+    noted.key_by("key").window(tumbling("10s")).agg(**totals).uid("labels").write(files.Sink(out / "windows"))
 
 
 CASES = (
@@ -789,15 +841,37 @@ CASES = (
     Case("reduced", reduced, newest_per_key),
     Case("changed", changed, what_holds),
     Case("held", held, what_holds),
+    Case("standing", standing, several_sinks),
+    Case("clocked", clocked, all_windows, on_spark=False),
     Case("keyed-process", keyed_process, every_row),
     Case("process-batches", process_batches, several_sinks),
     Case("connected", connected, every_row),
-    Case("broadcast", broadcast, every_row, on_spark=False),
+    Case("broadcast", broadcast, several_sinks, on_spark=False),
     Case("operator-state", operator_state, held_back),
     Case("stateless", stateless, several_sinks),
     Case("waiting", waiting, several_sinks),
+    Case("looked-up", looked_up, several_sinks),
     Case("decimals", decimals, several_sinks),
     Case("maps", maps, several_sinks),
     Case("files", read_files, several_sinks),
     Case("iterable", read_iterable, every_row),
 )
+
+
+class SharingSources(Pipeline):
+    """Reads a source once, however many verbs ask for it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._read = cache(super().read)
+
+    def read(self, source: Any) -> Any:
+        return self._read(source)
+
+
+def together(cases: Iterable[Case], out: Path, rate: float | None) -> Pipeline:
+    """Several of them as one pipeline, each in a folder of its name; what the sources read is in `out`, too."""
+    p = SharingSources("together")
+    for case in cases:
+        case.add(p, out / case.name, rate)
+    return p

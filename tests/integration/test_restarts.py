@@ -6,12 +6,10 @@ import asyncio
 import os
 import random
 import shutil
-from collections import Counter
 from pathlib import Path
-from typing import cast
 
 import pytest
-from embedded_runs import Attempt, Stress, assert_same, finish, settings
+from embedded_runs import Attempt, Stress, compare, finish, settings
 from pipelines import CASES, Case, Result, source, write_files
 
 from penstock import Pipeline
@@ -43,13 +41,6 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
         results[case.name] = case.result(folder / "out")
         assert results[case.name]
     return results
-
-
-def compare(got: Result, expected: Result, what: object) -> None:
-    if isinstance(expected, Counter):
-        assert_same(cast("Counter[str]", got), cast("Counter[str]", expected), what)
-    else:
-        assert got == expected, what
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -18,11 +18,11 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 NATIVE = {
     "tumbling": {"w"},
-    "retimed": {"w"},
+    "retimed": {"retimed"},
     "sliding": {"n2-window"},
     "two-stages": {"n2-window", "n5-window"},
     "files": {"n2-window"},
-    "decimals": {"w"},
+    "decimals": {"prices"},
     "waiting": {"n3-window"},
     "joins": {"own", "pairs"},
     "process-batches": {"again"},

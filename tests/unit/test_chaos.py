@@ -1,0 +1,170 @@
+"""The jobs that are tormented on the real parts have, between them, everything that a graph can have."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from types import ModuleType, UnionType
+from typing import Any, get_args
+
+import pytest
+from tests.chaos import beside, cluster, pipeline
+
+from penstock.api.loading import load_pipeline
+from penstock.api.pipeline import DeclaredPipeline
+from penstock.coordination.job_catalog import FinishedJob
+from penstock.errors import ProtocolError
+from penstock.graph import jobgraph, logical
+from penstock.task import operators
+
+Nodes = list[logical.Node]
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> list[DeclaredPipeline]:
+    """The tormented one and those beside it."""
+    out = tmp_path_factory.mktemp("beside")
+    beside.write_files(out / "in")
+    jobs = beside.dealt(beside.CASES, beside.JOBS)
+    return [pipeline.p, *(load_pipeline(str(beside.FILE), beside.parameters(cases, out)) for cases in jobs)]
+
+
+@pytest.fixture
+def nodes(plans: list[DeclaredPipeline]) -> Nodes:
+    return [node for each in plans for node in each.plan]
+
+
+def named(union: Any) -> Iterator[type[Any]]:
+    """The classes of a union of unions."""
+    for each in get_args(union):
+        yield from named(each) if isinstance(each, UnionType) else (each,)
+
+
+def test_every_operation_is_in_one(nodes: Nodes) -> None:
+    assert set(named(logical.Operation)) - {type(node.operation) for node in nodes} == set()
+
+
+def test_every_operator_is_in_one(nodes: Nodes) -> None:
+    """Those that are built, whatever they are called in the graph."""
+    assert operators_of(operators) - set(built(nodes)) == set()
+
+
+def operators_of(module: ModuleType) -> set[str]:
+    """What `build_operator` can give."""
+    tree = ast.parse(inspect.getsource(module.build_operator))
+    found = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith(operators.__name__)
+        for alias in node.names
+    }
+    assert len(found) > 30
+    return found
+
+
+def built(nodes: Nodes) -> Iterator[str]:
+    for node in nodes:
+        with suppress(ProtocolError):  # structure
+            yield type(operators.build_operator(node)).__name__
+
+
+def test_every_kind_of_window_and_of_join_is_in_one(nodes: Nodes) -> None:
+    operations = [node.operation for node in nodes]
+    windows = {
+        type(each.window) for each in operations if isinstance(each, logical.WindowAggregate | logical.WindowRows)
+    }
+    assert set(named(logical.RowWindow)) - windows == set()
+    joins = [each for each in operations if isinstance(each, logical.Join)]
+    assert {logical.Within, logical.AsOf, logical.TumblingWindow, logical.SlidingWindow} <= {
+        type(each.time) for each in joins
+    }
+    kinds = set(get_args(logical.JoinKind))
+    assert {each.how for each in joins} == kinds
+    assert {each.how for each in operations if isinstance(each, logical.RegularJoin)} == kinds
+
+
+def test_rows_go_every_way(plans: list[DeclaredPipeline]) -> None:
+    """From subtask to subtask."""
+    graphs = [jobgraph.build_job_graph(each.plan, cluster.PARALLELISM) for each in plans]
+    ways = {edge.ship for graph in graphs for vertex in graph.vertices for edge in vertex.inputs}
+    assert ways == set(get_args(jobgraph.Ship))
+
+
+def test_every_case_is_in_one_job_and_no_job_is_much_larger_than_another(
+    plans: list[DeclaredPipeline], tmp_path: Path
+) -> None:
+    dealt = beside.dealt(beside.CASES, beside.JOBS)
+    assert sorted(case.name for cases in dealt for case in cases) == sorted(case.name for case in beside.CASES)
+    graphs = [jobgraph.build_job_graph(each.plan, cluster.PARALLELISM) for each in plans[1:]]
+    assert max(len(graph.vertices) for graph in graphs) <= 30
+
+
+@pytest.mark.parametrize("faults", [1, 3, 4, 5, 11])
+async def test_each_job_is_there_for_a_fault(faults: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are as many faults as jobs, however long each takes."""
+    begun: list[str] = []
+    running = beside.Beside(None, 3)  # pyright: ignore[reportArgumentType] # nothing is asked of the cluster
+
+    async def begin() -> None:
+        running._begun += 1
+        running._job = running._name
+        begun.append(running._job)
+
+    async def end() -> None:
+        running._job = ""
+
+    async def never() -> bool:
+        return False
+
+    monkeypatch.setattr(running, "_begin", begin)
+    monkeypatch.setattr(running, "end", end)
+    monkeypatch.setattr(running, "_has_ended", never)
+    there: list[str] = []
+    for left in range(faults, 0, -1):
+        await running.go_on(left)
+        there.append(running._job)
+    assert len(set(there)) == min(faults, beside.JOBS)
+    assert all(there)
+
+
+class Ended:
+    """A cluster on which the job has ended, somehow."""
+
+    def __init__(self, folder: Path, state: str) -> None:
+        self.folder = folder
+        self._state = state
+
+    async def job(self, _: str) -> None:
+        return None
+
+    async def finished(self, job: str) -> FinishedJob:
+        return FinishedJob(job, "together", self._state)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "state", "wrong"),
+    [
+        ({"n": 1}, "FINISHED", None),
+        ({"n": 2}, "FINISHED", r"tumbling in .*: 1 too many, e.g. .*n.*1.*; 1 missing, e.g. .*n.*2"),
+        ({"n": 1}, "FAILED", "the job beside, tumbling, has not finished: .*FAILED"),
+    ],
+)
+async def test_what_a_job_has_written_is_compared(
+    wanted: dict[str, int], state: str, wrong: str | None, tmp_path: Path
+) -> None:
+    ended: Any = Ended(tmp_path, state)
+    running = beside.Beside(ended, 3)
+    case = next(case for case in beside.CASES if case.name == "tumbling")
+    running._jobs, running._begun, running._job = [(case,)] * beside.JOBS, 1, "j"
+    running._expected = {"tumbling": {"tumbling": Counter([json.dumps(wanted)])}}
+    written = running._out / "tumbling" / "part-0"
+    written.parent.mkdir(parents=True)
+    written.write_text('{"n": 1}\n')
+    with nullcontext() if wrong is None else pytest.raises(cluster.ChaosError, match=wrong):
+        await running.end()
+    assert list(running.ended) == (["tumbling"] if wrong is None else [])
