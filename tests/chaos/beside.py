@@ -127,11 +127,11 @@ class Beside:
         if self._name not in self._expected:
             folder = self._out.parent / f"expected-{(self._begun - 1) % JOBS}"
             write_files(folder / "in")
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "penstock.cli.main", "run", str(FILE), "--param", f"cases={self._name}",
-                "--param", f"out={folder}", "--dir", str(folder / "state"), "--no-fsync",
-                stdout=asyncio.subprocess.DEVNULL,
-            )  # fmt: skip
+            with (folder.parent / f"{folder.name}.log").open("wb") as log:
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable, "-m", "penstock.cli.main", "run", str(FILE), "--param", f"cases={self._name}",
+                    "--param", f"out={folder}", "--dir", str(folder / "state"), "--no-fsync", stdout=log, stderr=log,
+                )  # fmt: skip
             if await process.wait():
                 raise ChaosError(f"{self._name}: nobody interrupted it, and it failed")
             self._expected[self._name] = {case.name: case.result(folder / case.name) for case in self._cases}
