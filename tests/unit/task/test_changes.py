@@ -191,7 +191,9 @@ def aggregate_node(aggregates: dict[str, Any] | None = None, *, key: str = "key"
     source = input_node(VALUES, row_class(VALUES), (key,), event_time=True)
     plan = AggregatePlan.build(named, VALUES)
     out = Schema((*VALUES.select([key]), *plan.output_fields, CHANGE))
-    return Node("n1", AggregateChanges(named, ttl_us=ttl), (source,), out, row_class(out), True, keys=(key,), mode="retract")
+    return Node(
+        "n1", AggregateChanges(named, ttl_us=ttl), (source,), out, row_class(out), True, keys=(key,), mode="retract"
+    )
 
 
 def a_row(chance: random.Random) -> tuple[Any, ...]:

@@ -14,11 +14,14 @@ from penstock.types import BOOLEAN, Field, Schema
 if TYPE_CHECKING:
     from penstock.api.stream import Stream
     from penstock.api.update_streams import UpsertStream
+    from penstock.times import Duration
 
 Verb = Literal["intersect", "minus"]
 
 
-def set_node(verb: Verb, left: Stream[Any] | UpsertStream, right: Stream[Any] | UpsertStream) -> Node:
+def set_node(
+    verb: Verb, left: Stream[Any] | UpsertStream, right: Stream[Any] | UpsertStream, ttl: Duration | None
+) -> Node:
     """The distinct rows of the left stream that are in the right one too, or that are not."""
     streams = _that_hold(verb, left), _that_hold(verb, right)
     check_alike(verb, streams)
@@ -33,7 +36,7 @@ def set_node(verb: Verb, left: Stream[Any] | UpsertStream, right: Stream[Any] | 
     )
     both = ColumnVerbs(left._pipeline, one._union_node([other]))
     keyed = ColumnVerbs(left._pipeline, keyed_node(both, rows.names))
-    operation = AggregateChanges((), verb, _holds(verb, col(side)))
+    operation = AggregateChanges((), verb, _holds(verb, col(side)), left._pipeline._ttl_us(ttl, verb))
     return keyed._derive(operation, Schema((*rows, Field(RETRACTED, BOOLEAN))), keys=rows.names, mode="retract")
 
 

@@ -295,11 +295,15 @@ class Stream(ColumnVerbs, Generic[T]):
         """
         return Stream(self._pipeline, self._union_node(others))
 
-    def intersect(self, other: Stream[Any] | UpsertStream) -> UpsertStream:
+    def intersect(self, other: Stream[Any] | UpsertStream, *, ttl: Duration | None = None) -> UpsertStream:
         """The rows that are in both streams, once each, as `UpsertStream.changes`: SQL's INTERSECT.
 
         Columns are the same, in any order; rows are equal if all of them are, and null is equal to null. Rows of facts
         are there for ever, those of updates as long as they hold. What is kept is how often either stream has a row.
+
+        Args:
+            other: the other stream.
+            ttl: how long that is kept after the last change of a row, as in `KeyedUpdates.agg`.
 
         Raises:
             PipelineError: the columns differ, or one cannot be a key.
@@ -309,9 +313,9 @@ class Stream(ColumnVerbs, Generic[T]):
             >>> bids.select("auction").intersect(dear.select("auction")).final().collect().rows()
             [(2,)]
         """
-        return UpsertStream(self._pipeline, set_node("intersect", self, other))
+        return UpsertStream(self._pipeline, set_node("intersect", self, other, ttl))
 
-    def minus(self, other: Stream[Any] | UpsertStream) -> UpsertStream:
+    def minus(self, other: Stream[Any] | UpsertStream, *, ttl: Duration | None = None) -> UpsertStream:
         """The rows of this stream that are not in the other one, once each, as `UpsertStream.changes`: SQL's EXCEPT.
 
         A row is taken back when the other stream has it, and comes again when that has it no longer. What is said of
@@ -325,7 +329,7 @@ class Stream(ColumnVerbs, Generic[T]):
             >>> bids.select("auction").minus(dear.select("auction")).final().collect().rows()
             [(1,)]
         """
-        return UpsertStream(self._pipeline, set_node("minus", self, other))
+        return UpsertStream(self._pipeline, set_node("minus", self, other, ttl))
 
     @overload
     def join(

@@ -151,10 +151,14 @@ class UpsertStream(ColumnVerbs):
         changes = UpsertStream(self._pipeline, self._changes_node("key_by"))
         return KeyedUpdates(self._pipeline, changes._keyed_node(names))
 
-    def distinct(self, *columns: str) -> UpsertStream:
+    def distinct(self, *columns: str, ttl: Duration | None = None) -> UpsertStream:
         """The values of these columns, of all if none is named, that any row has, once each, as `changes`.
 
         They are taken back with the last row that has them. What is kept is how many rows have them.
+
+        Args:
+            *columns: their names.
+            ttl: how long values are kept after the last change of a row that has them, as in `KeyedUpdates.agg`.
 
         Raises:
             PipelineError: a column is not there, or cannot be a key.
@@ -167,7 +171,8 @@ class UpsertStream(ColumnVerbs):
         changes = UpsertStream(self._pipeline, self._changes_node("distinct"))
         names = columns or changes._node.row_schema.names
         check_keys(changes._node.row_schema, names, "distinct")
-        return UpsertStream(self._pipeline, changes.key_by(*names)._changed(AggregateChanges((), "distinct")))
+        operation = AggregateChanges((), "distinct", ttl_us=self._pipeline._ttl_us(ttl, "distinct"))
+        return UpsertStream(self._pipeline, changes.key_by(*names)._changed(operation))
 
     def union(self, *others: UpsertStream) -> UpsertStream:
         """What holds in any of several streams with the same columns, as `changes`: what holds in two holds twice.
@@ -186,7 +191,7 @@ class UpsertStream(ColumnVerbs):
         changes = [each if each._node.mode == "append" else each.changes() for each in (self, *others)]
         return UpsertStream(self._pipeline, changes[0]._union_node(changes[1:]))
 
-    def intersect(self, other: Stream[Any] | UpsertStream) -> UpsertStream:
+    def intersect(self, other: Stream[Any] | UpsertStream, *, ttl: Duration | None = None) -> UpsertStream:
         """The rows that hold in both streams, once each, as `changes`; see `Stream.intersect`.
 
         Raises:
@@ -198,9 +203,9 @@ class UpsertStream(ColumnVerbs):
             >>> totals.filter(col("revenue") > 100).select("auction").intersect(dear).final().collect().rows()
             [(2,)]
         """
-        return UpsertStream(self._pipeline, set_node("intersect", self, other))
+        return UpsertStream(self._pipeline, set_node("intersect", self, other, ttl))
 
-    def minus(self, other: Stream[Any] | UpsertStream) -> UpsertStream:
+    def minus(self, other: Stream[Any] | UpsertStream, *, ttl: Duration | None = None) -> UpsertStream:
         """The rows that hold in this stream and not in the other one, once each, as `changes`; see `Stream.minus`.
 
         Raises:
@@ -212,7 +217,7 @@ class UpsertStream(ColumnVerbs):
             >>> totals.filter(col("revenue") > 100).select("auction").minus(dear).final().collect().rows()
             [(1,)]
         """
-        return UpsertStream(self._pipeline, set_node("minus", self, other))
+        return UpsertStream(self._pipeline, set_node("minus", self, other, ttl))
 
     def join(
         self,

@@ -71,9 +71,10 @@ class _BoundedGenerator:
             return None
         newest = np.maximum.accumulate(event_times.to_numpy())  # half of what `cum_max` takes, as no time is null
         if self._newest is not None and newest[0] < self._newest:
-            newest = np.maximum(newest, self._newest)
+            np.maximum(newest, self._newest, out=newest)
         self._newest = int(newest[-1])
-        return WatermarkMoves(pl.Series(newest - (self._bound_us + 1)), self.on_period())
+        newest -= self._bound_us + 1
+        return WatermarkMoves(pl.Series(newest), self.on_period())
 
     def on_period(self) -> int | None:
         return None if self._newest is None else self._newest - self._bound_us - 1
