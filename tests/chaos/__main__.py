@@ -35,11 +35,12 @@ def main() -> int:
     parser.add_argument("--brief", action="store_true", help="those of `make acceptance`")
     parser.add_argument("--brokers", type=int, default=3, choices=(1, 3), help="Kafka brokers; one is never killed (3)")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the figures there")
+    parser.add_argument("--beside", type=int, default=None, help="jobs beside, one after the other (as many as can be)")
     options = parser.parse_args()
     seed = secrets.randbelow(10**9) if options.seed is None else options.seed
     chosen = brief(random.Random(seed)) if options.brief else _chosen(options, seed)
     print(f"seed {seed}: {len(chosen)} cycles", flush=True)
-    return asyncio.run(_run(chosen, seed, options.brokers, options.json))
+    return asyncio.run(_run(chosen, seed, options))
 
 
 def _chosen(options: argparse.Namespace, seed: int) -> list[Fault]:
@@ -57,7 +58,7 @@ def _chosen(options: argparse.Namespace, seed: int) -> list[Fault]:
     return drawn(options.cycles, leader, options.brokers, rng)
 
 
-async def _run(chosen: list[Fault], seed: int, brokers: int, figures: Path | None) -> int:
+async def _run(chosen: list[Fault], seed: int, options: argparse.Namespace) -> int:
     me = identify(os.getpid())
     assert me is not None
     folder = Path(tempfile.mkdtemp(prefix="penstock-chaos-"))
@@ -66,9 +67,11 @@ async def _run(chosen: list[Fault], seed: int, brokers: int, figures: Path | Non
     print(f"logs: {folder}", flush=True)
     try:
         servers = await guard.own(
-            cached_parts(), "run", plan_servers(brokers=brokers, heap_mb=256, broker_session_ms=BROKER_SESSION_MS)
+            cached_parts(),
+            "run",
+            plan_servers(brokers=options.brokers, heap_mb=256, broker_session_ms=BROKER_SESSION_MS),
         )
-        run = ChaosRun(servers, seed)
+        run = ChaosRun(servers, seed, beside=options.beside)
         try:
             await run.run(chosen)
         except ChaosError as error:
@@ -77,8 +80,8 @@ async def _run(chosen: list[Fault], seed: int, brokers: int, figures: Path | Non
         print(
             f"{time.monotonic() - began:.0f} s; {'FAILED' if run.report.failure else 'nothing lost, nothing doubled'}"
         )
-        if figures is not None:
-            figures.write_text(json.dumps(run.report.to_json(), indent=2) + "\n")
+        if options.json is not None:
+            options.json.write_text(json.dumps(run.report.to_json(), indent=2) + "\n")
         return 1 if run.report.failure else 0
     finally:
         await guard.end()

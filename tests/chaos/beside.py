@@ -44,10 +44,12 @@ def parameters(cases: Iterable[Case], out: Path) -> dict[str, str]:
 class Beside:
     """Begins one job after the other, in the calm before a fault."""
 
-    def __init__(self, cluster: ChaosCluster, seed: int) -> None:
+    def __init__(self, cluster: ChaosCluster, seed: int, most: int | None = None) -> None:
+        """`most`: how many jobs, of which each takes up to a minute; None for as many as there is time for."""
         self.ended: dict[str, int] = {}
         """Jobs whose results were right: the names of their cases, and how often they were started in all."""
         self._cluster = cluster
+        self._most = most
         self._jobs = dealt(CASES, JOBS)
         random.Random(seed).shuffle(self._jobs)
         self._begun = 0
@@ -57,9 +59,10 @@ class Beside:
 
     async def go_on(self, faults: int) -> None:
         """See that one runs, with so many faults to come: each of the jobs is to be there for one of them."""
-        if self._job and (JOBS - self._begun >= faults or await self._has_ended()):
+        to_come = (JOBS if self._most is None else self._most) - self._begun
+        if self._job and (to_come >= faults or await self._has_ended()):
             await self.end()
-        if not self._job:
+        if not self._job and (self._most is None or to_come > 0):
             await self._begin()
 
     async def end(self) -> None:

@@ -95,10 +95,13 @@ class CycleRun:
 class ChaosRun:
     """A run on servers that are started; who started them ends them."""
 
-    def __init__(self, servers: Servers, seed: int, *, mark: str = "", record: Recorder = no_recorder) -> None:
+    def __init__(
+        self, servers: Servers, seed: int, *, beside: int | None = None, mark: str = "", record: Recorder = no_recorder
+    ) -> None:
+        """`beside`: how many jobs run beside, one after the other; None for as many as there is time for."""
         self.report = Report(seed)
         self.cluster = ChaosCluster(servers, mark=mark, record=record)
-        self._beside = Beside(self.cluster, seed)
+        self._beside = Beside(self.cluster, seed, beside)
         self.report.beside = self._beside.ended
         self._seed = seed
         self._job = ""

@@ -8,7 +8,6 @@ import random
 from typing import Any
 
 import pytest
-from tests.chaos.beside import JOBS
 from tests.chaos.cluster import until
 from tests.chaos.faults import BRIEF, brief
 from tests.chaos.harness import ChaosRun
@@ -26,13 +25,13 @@ SEED = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(
 def test_no_fault_loses_or_doubles_a_row(own_platform: Any) -> None:
     """Processes, servers, links, named steps in turn; then every row of all sinks is compared, and nothing is left.
 
-    Every operator is there for a fault at least, in one of the jobs beside."""
+    One of the jobs beside is there for faults, which by the seed: `make chaos` has all of them, and takes longer."""
     print(f"seed {SEED}: repeat with PENSTOCK_TEST_SEED={SEED}")
     faults = brief(random.Random(SEED))
-    report = asyncio.run(ChaosRun(own_platform, SEED).run(faults))
+    report = asyncio.run(ChaosRun(own_platform, SEED, beside=1).run(faults))
     print(report.summary())
     assert len(report.cycles) == len(faults) == 11
-    assert len(report.beside) == JOBS
+    assert len(report.beside) == 1
 
 
 def test_every_named_step_is_tried() -> None:

@@ -132,6 +132,31 @@ async def test_each_job_is_there_for_a_fault(faults: int, monkeypatch: pytest.Mo
     assert all(there)
 
 
+async def test_no_more_jobs_are_begun_than_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However soon they end."""
+    running = beside.Beside(None, 3, most=2)  # pyright: ignore[reportArgumentType] # nothing is asked of the cluster
+    ended: list[str] = []
+
+    async def begin() -> None:
+        running._begun += 1
+        running._job = running._name
+
+    async def end() -> None:
+        ended.append(running._job)
+        running._job = ""
+
+    async def always() -> bool:
+        return True
+
+    monkeypatch.setattr(running, "_begin", begin)
+    monkeypatch.setattr(running, "end", end)
+    monkeypatch.setattr(running, "_has_ended", always)
+    for left in range(5, 0, -1):
+        await running.go_on(left)
+    assert len(set(ended)) == len(ended) == 2
+    assert not running._job
+
+
 class Ended:
     """A cluster on which the job has ended, somehow."""
 

@@ -12,9 +12,10 @@ user code.
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
-import polars as pl
+if TYPE_CHECKING:
+    import polars as pl
 
 EVENT_TIME: Final = "__event_time"
 """Int64: event time of the row, in microseconds since the epoch."""
@@ -54,6 +55,8 @@ def with_watermarks(frame: pl.DataFrame, at_rows: pl.Series, least: int, most: i
         first = cast("int | None", times.min())
         if (first is None or first > least) and not (times <= at_rows).any():
             return frame  # whatever the bounds do to the marks, no row is behind one: the usual case, without the rest
+    import polars as pl
+
     # Not `clip`, which takes more than twice as long.
     within = pl.when(at_rows < least).then(least).when(at_rows > most).then(most).otherwise(at_rows)
     marks = pl.select(within.alias(WATERMARK)).to_series()

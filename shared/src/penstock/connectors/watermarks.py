@@ -12,15 +12,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, cast
-
-import numpy as np
-import polars as pl
+from typing import TYPE_CHECKING, Any, cast
 
 from penstock.connectors.base import WatermarkGenerator, WatermarkMoves, WatermarkStrategy
 from penstock.errors import PipelineError, UserCodeError
 from penstock.times import Duration, duration_us, format_duration, from_micros, to_micros
 from penstock.types import attribute_of, is_row_class
+
+if TYPE_CHECKING:
+    import polars as pl
+
 
 # -- bounded out-of-orderness -------------------------------------------------------------------------------------------
 
@@ -69,6 +70,9 @@ class _BoundedGenerator:
     def on_batch(self, event_times: pl.Series, frame: pl.DataFrame) -> WatermarkMoves | None:
         if not len(event_times):
             return None
+        import numpy as np
+        import polars as pl
+
         newest = np.maximum.accumulate(event_times.to_numpy())  # half of what `cum_max` takes, as no time is null
         if self._newest is not None and newest[0] < self._newest:
             np.maximum(newest, self._newest, out=newest)
