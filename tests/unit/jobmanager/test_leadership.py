@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
 from penstock.adapters.memory import MemoryBlobs, MemoryLog, MemoryMetadata
 from penstock.coordination.control_topics import COMMANDS, create_control_topics
@@ -14,20 +12,9 @@ from penstock.jobmanager.leadership import LEASE, ControlPorts, Leadership
 from penstock.ports import LogRecord, NewRecord
 from penstock.protocol.leader import OFFERS_MS, EpochCreated, EpochTaken, Lead, epoch_key
 from penstock.protocol.messages import EpochStarted, LeaderTick, decode_command, encode
-from penstock.testing.virtual_time import VirtualClock, VirtualLoop
+from penstock.testing.virtual_time import VirtualClock, in_virtual_time
 
 TTL_MS = 300
-
-
-def in_virtual_time(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """However busy the machine is, a lease lasts as long as it says."""
-
-    @functools.wraps(test)
-    def run() -> None:
-        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-            runner.run(test())
-
-    return run
 
 
 class SlowLog(MemoryLog):

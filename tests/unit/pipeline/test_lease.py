@@ -10,26 +10,19 @@ import pytest
 from small_pipeline import until
 
 from penstock.adapters.memory import MemoryMetadata
-from penstock.adapters.system_clock import SystemClock
 from penstock.errors import ExternalError, UsageError
 from penstock.platform.processes import ProcessId, identify
-from penstock_pipeline import lease as lease_module
-from penstock_pipeline.lease import LEASE, Holder, Lease
+from penstock.testing.virtual_time import VirtualClock, in_virtual_time
+from penstock_pipeline.lease import LEASE, TTL_MS, Holder, Lease
 
-CLOCK = SystemClock()
+CLOCK = VirtualClock(0)
 ME = identify(os.getpid())
 assert ME is not None
 HOLDER = Holder("one", "here", ME, "this namespace")
 GONE = Holder("gone", "here", ProcessId(os.getpid(), "long ago"), "this namespace")
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lease that does not last as long as in life."""
-    monkeypatch.setattr(lease_module, "TTL_MS", 400)
-    monkeypatch.setattr(lease_module, "_POLL_MS", 20)
-
-
+@in_virtual_time
 async def test_a_second_service_is_refused_while_the_first_lives() -> None:
     """With the place and the process of the first; given back, the lease is free at once."""
     metadata = MemoryMetadata(CLOCK)
@@ -46,16 +39,18 @@ async def test_a_second_service_is_refused_while_the_first_lives() -> None:
     await second.take()
 
 
+@in_virtual_time
 async def test_a_dead_one_is_not_waited_for_where_its_death_can_be_seen() -> None:
     """In the same PID namespace at once, from another one when the lease is over."""
     for elsewhere in (False, True):
         metadata = MemoryMetadata(CLOCK)
-        await metadata.acquire(LEASE, msgspec.json.encode(GONE), 400 if elsewhere else 3_600_000)
-        async with asyncio.timeout(10):
+        await metadata.acquire(LEASE, msgspec.json.encode(GONE), TTL_MS if elsewhere else 3_600_000)
+        async with asyncio.timeout(60):
             await Lease(metadata, CLOCK, replaced(pid_namespace="another" if elsewhere else "this namespace")).take()
 
 
 @pytest.mark.parametrize("namespace", ["another", ""])
+@in_virtual_time
 async def test_a_service_in_another_container_is_not_dead_because_its_process_cannot_be_seen_here(
     namespace: str,
 ) -> None:
@@ -69,6 +64,7 @@ async def test_a_service_in_another_container_is_not_dead_because_its_process_ca
     assert await metadata.get(LEASE) == held
 
 
+@in_virtual_time
 async def test_a_lost_lease_is_taken_again_unless_another_one_has_it() -> None:
     """The metadata store may forget; two services at a time must not go on."""
     metadata = MemoryMetadata(CLOCK)
@@ -85,7 +81,7 @@ async def test_a_lost_lease_is_taken_again_unless_another_one_has_it() -> None:
     assert await metadata.release(LEASE, value)
     await metadata.acquire(LEASE, b"{}", 3_600_000)
     with pytest.raises(ExternalError, match="another pipeline service has taken over"):
-        await asyncio.wait_for(keeping, 10)
+        await asyncio.wait_for(keeping, 60)
 
 
 def replaced(**changes: object) -> Holder:

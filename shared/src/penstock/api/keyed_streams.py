@@ -187,7 +187,7 @@ class KeyedStream(StreamBase, Generic[T]):
             keep: `"first"`: the row of a key that arrives first, at once. `"last"`: updates; every batch sends the newest
                 row of each key, by event time if there is one (of equal times by arrival), if none newer was sent.
             ttl: how long a key is remembered after its row was sent, in processing time, as Flink's state that lives
-                from when it was written; after that its next row is new. Without it keys are remembered for ever.
+                from when it was written; after that its next row is new. `state_ttl` if not given.
 
         Example:
             >>> bids.key_by("auction").deduplicate().select("auction", "price").collect().rows()
@@ -214,7 +214,7 @@ class KeyedStream(StreamBase, Generic[T]):
             by: the column or expression that orders them.
             descending: whether the greatest is the best.
             ttl: how long the ranks of a key are kept after one of them changed, in processing time and up to an eighth
-                longer; its next row begins anew then, and nothing is sent before that. For ever if not given.
+                longer; its next row begins anew then, and nothing is sent before that. As `state_ttl` says if not given.
 
         Raises:
             PipelineError: such values have no order, or there is a column "rank".
@@ -235,7 +235,7 @@ class KeyedStream(StreamBase, Generic[T]):
 
         Args:
             ttl: how long the result of a key is kept after its last row, in processing time and up to an eighth longer;
-                its next row begins anew then, and nothing is sent before that. For ever if not given.
+                its next row begins anew then, and nothing is sent before that. As `state_ttl` says if not given.
             **aggregates: the results, by name.
 
         Example:
@@ -257,7 +257,7 @@ class KeyedStream(StreamBase, Generic[T]):
         Args:
             function: gives the new result.
             ttl: how long the result of a key is kept after its last row, in processing time; its next row is its first
-                one then, and nothing is sent before that. For ever if not given.
+                one then, and nothing is sent before that. As `state_ttl` says if not given.
 
         Example:
             >>> def dearer(one: Bid, other: Bid) -> Bid:

@@ -439,7 +439,7 @@ class Stream(ColumnVerbs, Generic[T]):
             within: how far apart event times may be; at most so much is included.
             window: the windows in which rows meet.
             as_of: whether a left row meets what held at its time.
-            ttl: without a word on time, how long a row is kept after it came, in processing time; for ever if not given.
+            ttl: without a word on time, how long a row is kept after it came, in processing time; else `state_ttl`.
                 What was sent of it stays as it is. What takes back a row that is forgotten does nothing, and is counted.
             suffix: what is put behind the name of a right column that the left stream has too.
 
@@ -533,7 +533,7 @@ class Stream(ColumnVerbs, Generic[T]):
 
         Args:
             columns: what makes rows the same.
-            ttl: how long values are remembered, as in `KeyedStream.deduplicate`; without it for ever.
+            ttl: how long values are remembered, as in `KeyedStream.deduplicate`; `state_ttl` if not given.
 
         Example:
             >>> bids.distinct("auction").select("auction", "price").collect().rows()

@@ -91,7 +91,7 @@ class UpsertStream(ColumnVerbs):
         Args:
             ttl: how long the row of a key is kept after its last update, in processing time and up to an eighth longer;
                 its next row is added without anything being taken back then. What changes nothing is then sent, too, so
-                that the keys behind live on. For ever if not given.
+                that the keys behind live on. As `state_ttl` says if not given.
 
         Raises:
             PipelineError: a column of the key is not there any more, or `retracted` is the name of another one; or `ttl`
@@ -293,7 +293,7 @@ class UpsertStream(ColumnVerbs):
             sink: where they go.
             ttl: how long the row of a key is kept after its last change, in processing time and up to an eighth longer,
                 where the sink needs that: to be taken back, or because the sink has one row of another key than that of
-                the updates. For ever if not given.
+                the updates. As `state_ttl` says if not given.
 
         Raises:
             PipelineError: it cannot take rows of this schema, or another sink of the pipeline writes to its place; or a
@@ -431,7 +431,7 @@ class KeyedUpdates(StreamBase):
             descending: whether the greatest is the best.
             ttl: how long the rows of a key are kept after its last change, in processing time and up to an eighth longer;
                 its next row begins anew then, nothing is sent before that, and what takes back a row of before does
-                nothing. For ever if not given.
+                nothing. As `state_ttl` says if not given.
 
         Raises:
             PipelineError: such values have no order, or there is a column "rank".

@@ -59,7 +59,7 @@ FORGOTTEN_KEYS = Metric(
     "Keys (of joins by key alone: rows) that were forgotten because their time to live was over.",
 )  # fmt: skip
 LOST_CHANGES = Metric(
-    "penstock_lost_changes_total", "counter", "rows", _OPERATOR,
+    "penstock_lost_changes_total", "counter", "changes", _OPERATOR,
     "Changes that would have taken back what was forgotten, and did nothing.",
 )  # fmt: skip
 BYTES_IN = Metric("penstock_bytes_in_total", "counter", "bytes", _SUBTASK, "Bytes read from a source or an exchange.")

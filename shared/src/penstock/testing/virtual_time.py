@@ -20,14 +20,15 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import heapq
 import itertools
 import math
 import selectors
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextvars import Context, ContextVar
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
@@ -38,6 +39,8 @@ _SETTLING_US: Final = 100_000
 """How long nothing may happen before time jumps: longer than services wait between two looks, and than rows wait."""
 _OWN_FILES: Final = 1
 """What the loop watches for itself: the pipe by which threads wake it."""
+
+_P = ParamSpec("_P")
 
 _counts: ContextVar[bool] = ContextVar("penstock_timers_count", default=False)
 
@@ -204,3 +207,14 @@ class VirtualClock:
     async def sleep_ms(self, duration_ms: float) -> None:
         """See `Clock.sleep_ms`."""
         await asyncio.sleep(duration_ms / 1_000)
+
+
+def in_virtual_time(test: Callable[_P, Coroutine[Any, Any, None]]) -> Callable[_P, None]:
+    """A test that runs so: however busy the machine is, a lease lasts as long as it says."""
+
+    @functools.wraps(test)
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> None:
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            runner.run(test(*args, **kwargs))
+
+    return run
