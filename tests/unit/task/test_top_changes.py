@@ -184,10 +184,13 @@ def test_a_time_to_live_may_come_to_the_rows_of_a_snapshot_and_go_from_them():
     dated.now_us += 2 * TTL
     dated.frame(frame_of([("a", 1.0, 1, True)]))
     assert (len(dated.collected.frames), dated.metrics[0].forgotten_keys, dated.metrics[0].lost_changes) == (1, 1, 1)
-    assert not dated.snapshot().keyed
+    (operator,) = dated.operators
+    assert operator._rows.all().is_empty()
+    assert not operator._touched.all_keys()
     for gone in (False, True):  # a key whose rows are all taken back leaves nothing, either
         dated.frame(frame_of([("a", 1.0, 1, gone)]))
-    assert not dated.snapshot().keyed
+    assert operator._rows.all().is_empty()
+    assert not operator._touched.all_keys()
 
 
 def test_of_equal_rows_the_first_stands_first_until_it_is_taken_back():
