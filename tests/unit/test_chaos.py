@@ -104,26 +104,34 @@ def test_every_case_is_in_one_job_and_no_job_is_much_larger_than_another(
     assert max(len(graph.vertices) for graph in graphs) <= 30
 
 
-@pytest.mark.parametrize("faults", [1, 3, 4, 5, 11])
-async def test_each_job_is_there_for_a_fault(faults: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there are as many faults as jobs, however long each takes."""
-    begun: list[str] = []
-    running = beside.Beside(None, 3)  # pyright: ignore[reportArgumentType] # nothing is asked of the cluster
+def beside_nothing(
+    monkeypatch: pytest.MonkeyPatch, most: int | None, *, ended: bool
+) -> tuple[beside.Beside, list[str]]:
+    """Jobs of which each has ended as soon as one looks, or none ever; and those that were waited for."""
+    running = beside.Beside(None, 3, most)  # pyright: ignore[reportArgumentType] # nothing is asked of the cluster
+    waited_for: list[str] = []
 
     async def begin() -> None:
         running._begun += 1
         running._job = running._name
-        begun.append(running._job)
 
     async def end() -> None:
+        waited_for.append(running._job)
         running._job = ""
 
-    async def never() -> bool:
-        return False
+    async def has_ended() -> bool:
+        return ended
 
     monkeypatch.setattr(running, "_begin", begin)
     monkeypatch.setattr(running, "end", end)
-    monkeypatch.setattr(running, "_has_ended", never)
+    monkeypatch.setattr(running, "_has_ended", has_ended)
+    return running, waited_for
+
+
+@pytest.mark.parametrize("faults", [1, 3, 4, 5, 11])
+async def test_each_job_is_there_for_a_fault(faults: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are as many faults as jobs, however long each takes."""
+    running, _ = beside_nothing(monkeypatch, None, ended=False)
     there: list[str] = []
     for left in range(faults, 0, -1):
         await running.go_on(left)
@@ -134,23 +142,7 @@ async def test_each_job_is_there_for_a_fault(faults: int, monkeypatch: pytest.Mo
 
 async def test_no_more_jobs_are_begun_than_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """However soon they end."""
-    running = beside.Beside(None, 3, most=2)  # pyright: ignore[reportArgumentType] # nothing is asked of the cluster
-    ended: list[str] = []
-
-    async def begin() -> None:
-        running._begun += 1
-        running._job = running._name
-
-    async def end() -> None:
-        ended.append(running._job)
-        running._job = ""
-
-    async def always() -> bool:
-        return True
-
-    monkeypatch.setattr(running, "_begin", begin)
-    monkeypatch.setattr(running, "end", end)
-    monkeypatch.setattr(running, "_has_ended", always)
+    running, ended = beside_nothing(monkeypatch, 2, ended=True)
     for left in range(5, 0, -1):
         await running.go_on(left)
     assert len(set(ended)) == len(ended) == 2

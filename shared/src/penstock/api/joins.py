@@ -107,7 +107,7 @@ def regular_join_node(
     """The join of two streams of facts or updates by key alone."""
     _check_pipelines(left, right)
     ttl_us = left._pipeline._ttl_us(ttl, "join")
-    left, right = _that_hold(left), _that_hold(right)
+    left, right = that_hold(left, "changes"), that_hold(right, "changes")
     own, other = left._node.row_schema, right._node.row_schema
     keys = _keys(own, other, on)
     pairs = how not in ("semi", "anti")
@@ -130,9 +130,12 @@ def regular_join_node(
     )  # fmt: skip
 
 
-def _that_hold(stream: Stream[Any] | UpsertStream) -> Stream[Any] | UpsertStream:
-    """Facts as they are, and updates as changes."""
-    return cast("UpsertStream", stream).changes() if stream._node.updates else stream
+def that_hold(stream: Stream[Any] | UpsertStream, verb: str) -> Stream[Any] | UpsertStream:
+    """Facts as they are, and updates as changes; `verb` wants them, and says so where that cannot be."""
+    if not stream._node.updates:
+        return stream
+    updates = cast("UpsertStream", stream)
+    return type(updates)(updates._pipeline, updates._changes_node(verb))
 
 
 def _result_keys(

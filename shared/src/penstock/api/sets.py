@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
+from penstock.api.joins import that_hold
 from penstock.api.verbs import ColumnVerbs, check_alike, check_keys, keyed_node
 from penstock.errors import PipelineError
 from penstock.expressions import Expr, col, count, lit
@@ -23,7 +24,7 @@ def set_node(
     verb: Verb, left: Stream[Any] | UpsertStream, right: Stream[Any] | UpsertStream, ttl: Duration | None
 ) -> Node:
     """The distinct rows of the left stream that are in the right one too, or that are not."""
-    streams = _that_hold(verb, left), _that_hold(verb, right)
+    streams = that_hold(left, verb), that_hold(right, verb)
     check_alike(verb, streams)
     rows = streams[0]._node.row_schema
     check_keys(rows, rows.names, verb)
@@ -38,13 +39,6 @@ def set_node(
     keyed = ColumnVerbs(left._pipeline, keyed_node(both, rows.names))
     operation = AggregateChanges((), verb, _holds(verb, col(side)), left._pipeline._ttl_us(ttl, verb))
     return keyed._derive(operation, Schema((*rows, Field(RETRACTED, BOOLEAN))), keys=rows.names, mode="retract")
-
-
-def _that_hold(verb: Verb, stream: Stream[Any] | UpsertStream) -> ColumnVerbs:
-    """Facts as they are, and updates as changes."""
-    if not stream._node.updates:
-        return stream
-    return ColumnVerbs(stream._pipeline, cast("UpsertStream", stream)._changes_node(verb))
 
 
 def _free_name(rows: Schema) -> str:

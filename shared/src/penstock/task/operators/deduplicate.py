@@ -91,11 +91,11 @@ class DeduplicateOperator(Operator):
 
     def _forget(self, now: int) -> None:
         """Drop the keys whose time to live is over."""
-        if self._expiry is None or self._ttl is None:
+        if self._expiry is None:
             return
         due = self._expiry.due(now)
         found = zip(due, self._table.rows(due), strict=True)
-        over = [key for key, row in found if row is not None and row[0] + self._ttl <= now]
+        over = [key for key, row in found if self._is_over(row, now)]
         self._table.remove(over)
         self._context.metrics.forgotten_keys += len(over)
 
