@@ -284,13 +284,16 @@ def newest_per_key(out: Path) -> dict[Any, Any]:
 
 def changed(p: Pipeline, out: Path, rate: float | None) -> None:
     """Aggregates of updates and of what they come to."""
-    totals = p.read(source(rate)).key_by("key").agg(n=count(), total=col("value").sum())
+    totals = p.read(source(rate)).key_by("key").agg(n=count(), total=col("value").sum(), at=col("at").max())
     totals.filter(col("total") % 3 > 0).write(files.Sink(out / "filtered"))
     odd, fourth = totals.filter(col("n") % 2 > 0), totals.filter(col("n") % 4 == 0)
     odd.union(fourth).write(files.Sink(out / "united"))
     of_totals = {"keys": count(), "all": col("total").sum(), "most": col("total").max()}
     totals.key_by(rest=col("n") % 4).agg(**of_totals).uid("of-totals").write(files.Sink(out / "again"))
     totals.key_by(rest=col("n") % 3).top(2, by=col("total") % 50).uid("best-totals").write(files.Sink(out / "best"))
+    by_time = totals.with_event_time("at", max_out_of_orderness="1000d").key_by(rest=col("n") % 3)
+    windows = by_time.window(sliding("20s", "10s")).agg(**of_totals).uid("windows-of-totals")
+    windows.with_columns(retracted=False).write(files.Sink(out / "windows"))
 
 
 def held(p: Pipeline, out: Path, rate: float | None) -> None:

@@ -30,16 +30,13 @@ from penstock.api.verbs import (
 )
 from penstock.api.windowed_streams import WindowedStream
 from penstock.arguments import checked
-from penstock.connectors.base import EventTime, Row, WatermarkStrategy
-from penstock.connectors.declaring import watermark_strategy, zone
-from penstock.connectors.event_times import TimeUnit, event_time_form
+from penstock.connectors.base import Row, WatermarkStrategy
+from penstock.connectors.event_times import TimeUnit
 from penstock.connectors.lookups import Lookup
-from penstock.connectors.watermarks import for_rows
 from penstock.errors import PipelineError
 from penstock.expressions import Expr, Operand, col
 from penstock.graph.logical import (
     As,
-    AssignEventTime,
     AssignProcessingTime,
     Explode,
     JoinKind,
@@ -582,12 +579,8 @@ class Stream(ColumnVerbs, Generic[T]):
         Raises:
             PipelineError: event time cannot be read from such values.
         """
-        what, node = "with_event_time", self._node
-        zone(timezone, what)
-        form = event_time_form(what, event_time, node.schema, unit=time_unit, format=time_format, timezone=timezone)
-        strategy = for_rows(watermark_strategy(what, max_out_of_orderness, watermarks), node.row_type)
-        operation = AssignEventTime(EventTime(form, strategy))
-        return Stream(self._pipeline, self._derive(operation, node.schema, node.row_type, event_time=True))
+        node = self._timed_node(event_time, time_unit, time_format, timezone, max_out_of_orderness, watermarks)
+        return Stream(self._pipeline, node)
 
     def with_processing_time(self, *, every: Duration = "200ms") -> Stream[T]:
         """The same rows with the wall clock's time when they pass here as event time: windows behind go by the clock.

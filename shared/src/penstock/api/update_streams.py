@@ -17,29 +17,44 @@ from penstock.api.verbs import (
     OF_WINDOWS,
     ColumnVerbs,
     StreamBase,
+    Verbs,
     WrittenStream,
     belongs_before,
     check_keys,
     dead_letters_node,
     is_triggered,
     key_names,
+    keyed_node,
 )
 from penstock.arguments import checked
-from penstock.connectors.base import ChangeSource, Row, Sink
+from penstock.connectors.base import ChangeSource, Row, Sink, WatermarkStrategy
+from penstock.connectors.event_times import TimeUnit
 from penstock.errors import PipelineError
-from penstock.expressions import Expr, Operand, col, decided_by_arrival
+from penstock.expressions import Expr, Operand, col, columns_of, decided_by_arrival
 from penstock.graph.logical import (
     RETRACTED,
     AggregateChanges,
+    AssignEventTime,
+    AssignWindows,
+    CumulativeWindow,
+    Filter,
+    FixedWindow,
     JoinKind,
     KeyBy,
     LastRows,
     Mode,
     Node,
+    Project,
     Read,
+    RowWindow,
+    SlidingWindow,
     ToChanges,
     Top,
+    TumblingWindow,
+    Union,
+    WindowChanges,
     ancestors,
+    window_bounds,
 )
 from penstock.process_functions import OutputTag
 from penstock.times import Duration
@@ -135,6 +150,35 @@ class UpsertStream(ColumnVerbs):
         """
         changes = UpsertStream(self._pipeline, self._changes_node("filter"))
         return UpsertStream(self._pipeline, changes._filter_node(predicates))
+
+    def with_event_time(
+        self,
+        event_time: str | Expr,
+        *,
+        time_unit: TimeUnit | None = None,
+        time_format: str | None = None,
+        timezone: str | None = None,
+        max_out_of_orderness: Duration | None = None,
+        watermarks: WatermarkStrategy | None = None,
+    ) -> UpsertStream:
+        """As `changes`, with a time of the row as event time: a row is taken back at the time at which it was added.
+
+        So windows behind know where to take it back. The arguments are those of `Stream.with_event_time`; watermarks
+        should leave as much time as a row may be taken back after, since windows are sent once.
+
+        Raises:
+            PipelineError: event time cannot be read from such values.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(revenue=col("price").sum(), newest=col("at").max())
+            >>> timed = totals.with_event_time("newest", max_out_of_orderness="1h")
+            >>> per_minute = timed.key_by(all=lit(1)).window(tumbling("1m")).agg(revenue=col("revenue").sum())
+            >>> per_minute.select("all", "revenue").collect().rows()
+            [(1, 500.0)]
+        """
+        changes = UpsertStream(self._pipeline, self._changes_node("with_event_time"))
+        node = changes._timed_node(event_time, time_unit, time_format, timezone, max_out_of_orderness, watermarks)
+        return UpsertStream(self._pipeline, node)
 
     def key_by(self, *columns: str | Expr, **named: Operand) -> KeyedUpdates:
         """Bring together what holds of equal values of these columns, to aggregate it: aggregates of aggregates.
@@ -409,15 +453,36 @@ class KeyedUpdates(StreamBase):
     _what = "a keyed stream of updates"
 
     def _instead(self, name: str) -> str:
-        if name == "window":
-            return (
-                "a row that is taken back comes at the time of the change, so it would be looked for in another window "
-                "than its own; make the window a column of the row: "
-                '.key_by("id", start=col("at").dt.truncate("1h")).agg(...)'
-            )
         if self._pipeline._has_verb(name):
-            return f"updates have agg and top here; {name} would count or keep rows that were taken back"
+            return f"updates have agg, top and window here; {name} would count or keep rows that were taken back"
         return super()._instead(name)
+
+    def window(self, window: RowWindow) -> WindowedUpdates:
+        """Cut the changes of each key into windows: `tumbling("10s")`, `sliding("1h", every="5m")` or
+        `cumulative("1d", every="1h")`, by the time that `with_event_time` says.
+
+        Raises:
+            PipelineError: it says none, so a row that is taken back would be looked for in the window of the change; or
+                windows are sessions, which rows that are taken back would part.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(revenue=col("price").sum(), newest=col("at").max())
+            >>> timed = totals.with_event_time("newest", max_out_of_orderness="1h")
+            >>> timed.key_by("auction").window(tumbling("1h")).agg(revenue=col("revenue").sum()).schema.names
+            ('auction', 'window_start', 'window_end', 'revenue')
+        """
+        if not isinstance(window, TumblingWindow | SlidingWindow | CumulativeWindow):
+            raise PipelineError(
+                "window: of changes there are tumbling, sliding and cumulative windows; a row that is taken back may "
+                "part a session, and for all rows together write .agg(...) without a window"
+            )
+        if not _has_own_time(self._node):
+            raise PipelineError(
+                "window: a row that is taken back comes at the time of the change, so it would be looked for in another "
+                'window than its own; say which column is its time: .with_event_time("at", max_out_of_orderness="1h") '
+                "before key_by"
+            )
+        return WindowedUpdates(self, window)
 
     def top(self, n: int, *, by: Expr | str, descending: bool = True, ttl: Duration | None = None) -> UpsertStream:
         """The best `n` rows of every key that hold, as `UpsertStream.changes`: the keys, the rank from 1, the others.
@@ -468,9 +533,17 @@ class KeyedUpdates(StreamBase):
             >>> totals.key_by(all=lit(1)).agg(auctions=count(), best=col("revenue").max()).final().collect().rows()
             [(1, 2, 330.0)]
         """
+        operation = AggregateChanges(tuple(aggregates.items()), ttl_us=self._pipeline._ttl_us(ttl, "agg"))
+        return UpsertStream(self._pipeline, self._changed(operation, self._results(aggregates)))
+
+    def _results(self, aggregates: Mapping[str, Expr]) -> tuple[Field, ...]:
+        """The columns that these aggregates make.
+
+        Raises:
+            PipelineError: one cannot be made of changes.
+        """
         from penstock.expressions.aggregates import AggregatePlan  # loads Polars
 
-        node = self._node
         for name, expr in aggregates.items():
             if reasons := decided_by_arrival(expr):
                 raise PipelineError(
@@ -478,11 +551,73 @@ class KeyedUpdates(StreamBase):
                     "among them; take min, max or collect_distinct"
                 )
         self._check_unread("agg", aggregates)
-        plan = AggregatePlan.build(tuple(aggregates.items()), node.schema, event_time=node.event_time)
-        operation = AggregateChanges(tuple(aggregates.items()), ttl_us=self._pipeline._ttl_us(ttl, "agg"))
-        return UpsertStream(self._pipeline, self._changed(operation, plan.output_fields))
+        node = self._node
+        return AggregatePlan.build(tuple(aggregates.items()), node.schema, event_time=node.event_time).output_fields
 
     def _changed(self, operation: AggregateChanges, results: tuple[Field, ...] = ()) -> Node:
         """What a key comes to, behind the key."""
         schema = Schema((*self._node.schema.select(self._node.keys), *results, Field(RETRACTED, BOOLEAN)))
         return self._derive(operation, schema, keys=self._node.keys, mode="retract")
+
+
+def _has_own_time(node: Node) -> bool:
+    """Whether the event time of a change is made of the row, so that it is the same where the row is taken back."""
+    match node.operation:
+        case AssignEventTime():
+            return True
+        case Filter() | Project() | KeyBy() | Union():
+            return all(map(_has_own_time, node.inputs))
+        case _:
+            return False
+
+
+@checked
+class WindowedUpdates(Verbs):
+    """Changes by key cut into windows, to be aggregated."""
+
+    _what = "a stream of updates in windows"
+
+    def _instead(self, name: str) -> str:
+        if name in OF_WINDOWS:
+            return "windows of changes are sent once; let watermarks wait longer with max_out_of_orderness"
+        if self._keyed._pipeline._has_verb(name):
+            return "updates have agg here; aggregate, which gives a stream of rows that has all verbs"
+        return super()._instead(name)
+
+    def __init__(self, keyed: KeyedUpdates, window: FixedWindow) -> None:
+        self._keyed = keyed
+        self._window = window
+
+    def agg(self, **aggregates: Expr) -> Stream[Row]:
+        """One row per key and window that has rows when it ends: the keys, `window_start`, `window_end` and these.
+
+        It is made of the rows that hold then, and is sent once: what comes for a window that is over is dropped, and
+        counted as late once for each such window. Its event time is the last moment of the window.
+
+        Raises:
+            PipelineError: a result depends on the order of rows, or a column that is read is called `window_start` or
+                `window_end`.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(revenue=col("price").sum(), newest=col("at").max())
+            >>> timed = totals.with_event_time("newest", max_out_of_orderness="1h")
+            >>> per_hour = timed.key_by("auction").window(tumbling("1h")).agg(revenue=col("revenue").sum())
+            >>> sorted(per_hour.select("auction", "revenue").collect().rows())
+            [(1, 170.0), (2, 330.0)]
+        """
+        keyed, results = self._keyed, self._keyed._results(aggregates)
+        node, bounds = keyed._node, window_bounds(retracts=False)
+        read = {*node.keys}.union(*(columns_of(expr) for expr in aggregates.values()))
+        if taken := [name for name in (field.name for field in bounds) if name in read]:
+            raise PipelineError(
+                f"window: {', '.join(taken)} says which window a row is in; rename that of yours before"
+            )
+        rows = [field for field in node.row_schema if field.name in read]
+        windows = keyed._derive(
+            AssignWindows(self._window), Schema((*rows, *bounds, Field(RETRACTED, BOOLEAN))), mode="retract"
+        )
+        keys = (*node.keys, *(field.name for field in bounds))
+        by_window = StreamBase(keyed._pipeline, keyed_node(UpsertStream(keyed._pipeline, windows), keys))
+        schema = Schema((*by_window._node.schema.select(keys), *results))
+        operation = WindowChanges(self._window, tuple(aggregates.items()))
+        return keyed._pipeline._stream_of(by_window._derive(operation, schema, keys=keys))

@@ -12,6 +12,7 @@ from penstock.graph.logical import (
     RANK,
     RETRACTED,
     AggregateChanges,
+    AssignEventTime,
     Filter,
     Materialize,
     Node,
@@ -66,7 +67,7 @@ def update_keys(node: Node, verb: str) -> tuple[tuple[str, ...], str | None]:
                         f"keep it, or write .{verb}(...) before .{node.verb}(...)"
                     )
             return tuple(names[key] for key in keys), None if retracted is None else names[retracted]
-        case Filter():
+        case Filter() | AssignEventTime():
             return update_keys(node.inputs[0], verb)
         case WindowAggregate() | WindowRows() as window:
             said = [field.name for field in window.window_fields]

@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
 from penstock.api.process_checks import check_methods
 from penstock.api.updates import known_keys
 from penstock.arguments import checked
+from penstock.connectors.base import EventTime, WatermarkStrategy
+from penstock.connectors.declaring import watermark_strategy, zone
+from penstock.connectors.event_times import TimeUnit, event_time_form
+from penstock.connectors.watermarks import for_rows
 from penstock.errors import PipelineError, nearest
 from penstock.expressions import (
     Expr,
@@ -28,6 +32,7 @@ from penstock.expressions.nodes import Column
 from penstock.graph.logical import (
     RETRACTED,
     As,
+    AssignEventTime,
     DeadLetters,
     Filter,
     KeyBy,
@@ -434,6 +439,23 @@ class ColumnVerbs(StreamBase):
         for name in named:
             if name in self._node.schema:
                 raise PipelineError(f"key_by: there is a column {name!r} already; give {name}= another name")
+
+    def _timed_node(
+        self,
+        event_time: str | Expr,
+        time_unit: TimeUnit | None,
+        time_format: str | None,
+        timezone: str | None,
+        max_out_of_orderness: Duration | None,
+        watermarks: WatermarkStrategy | None,
+    ) -> Node:
+        what, node = "with_event_time", self._node
+        zone(timezone, what)
+        form = event_time_form(what, event_time, node.schema, unit=time_unit, format=time_format, timezone=timezone)
+        self._check_unread(what, {str(form.expression): form.expression})
+        strategy = for_rows(watermark_strategy(what, max_out_of_orderness, watermarks), node.row_type)
+        operation = AssignEventTime(EventTime(form, strategy))
+        return self._derive(operation, node.schema, node.row_type, event_time=True, mode=node.mode)
 
     def _keyed_node(self, names: Sequence[str]) -> Node:
         if not names:

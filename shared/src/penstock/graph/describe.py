@@ -11,6 +11,7 @@ from penstock.graph.logical import (
     AsOf,
     AssignEventTime,
     AssignProcessingTime,
+    AssignWindows,
     CallSettings,
     CumulativeWindow,
     Deduplicate,
@@ -39,6 +40,7 @@ from penstock.graph.logical import (
     Top,
     TumblingWindow,
     WindowAggregate,
+    WindowChanges,
     WindowRows,
     Within,
     Write,
@@ -88,6 +90,9 @@ def _settings(node: Node) -> dict[str, Any]:
         case MapAsync(function=function, calls=calls, on_error=on_error):
             described = {"function": function_name(function), **describe_calls(calls)}
             return described if on_error is None else {**described, "on_error": function_name(on_error)}
+        case WindowChanges(window=window, aggregates=aggregates):
+            named = {name: str(expr) for name, expr in aggregates}
+            return {"keys": list(node.keys), "window": describe_window(window), "aggregates": named}
         case WindowAggregate():
             settings: dict[str, Any] = {
                 "keys": list(node.keys),
@@ -101,6 +106,8 @@ def _settings(node: Node) -> dict[str, Any]:
             return settings
         case AggregateChanges(aggregates=(), holds=holds):
             return {"keys": list(node.keys)} if holds is None else {"keys": list(node.keys), "holds": str(holds)}
+        case AssignWindows(window=window):
+            return {"window": describe_window(window)}
         case RunningAggregate(aggregates=aggregates) | AggregateChanges(aggregates=aggregates):
             return {"keys": list(node.keys), "aggregates": {name: str(expr) for name, expr in aggregates}}
         case Over():
@@ -238,6 +245,9 @@ def state_signature(node: Node) -> str:
         case AggregateChanges(aggregates=aggregates, holds=holds):
             signed = {"verb": "agg of changes", "aggregates": {name: str(expr) for name, expr in aggregates}}
             return _text(signed | {"keys": _keys(node)} | ({} if holds is None else {"holds": str(holds)}))
+        case WindowChanges(window=window, aggregates=aggregates):
+            signed = {"window": describe_window(window), "aggregates": {name: str(expr) for name, expr in aggregates}}
+            return _text({"verb": "window of changes", "keys": _keys(node), **signed})
         case Over(columns=columns):
             described = {name: str(expr) for name, expr in columns}
             row = schema_to_json(node.inputs[0].schema)

@@ -47,6 +47,7 @@ from penstock.graph.logical import (
     Top,
     Union,
     WindowAggregate,
+    WindowChanges,
     Write,
     ancestors,
 )
@@ -480,7 +481,7 @@ def _keeps_state(node: Node) -> bool:
     match node.operation:
         case WindowAggregate() | RunningAggregate() | RunningReduce() | Over() | Deduplicate() | Top() | LastRows():
             return True
-        case Join() | RegularJoin() | ToChanges() | AggregateChanges() | Materialize():
+        case Join() | RegularJoin() | ToChanges() | AggregateChanges() | WindowChanges() | Materialize():
             return True
         case ProcessRows(process=process):
             return bool(node.inputs[0].keys) or bool(describe_states(process))

@@ -72,7 +72,10 @@ class GlobalWindow:
     """One window per key, without end."""
 
 
-Window = TumblingWindow | SlidingWindow | CumulativeWindow | SessionWindow
+FixedWindow = TumblingWindow | SlidingWindow | CumulativeWindow
+"""Windows whose bounds are known beforehand."""
+
+Window = FixedWindow | SessionWindow
 RowWindow = Window | GlobalWindow
 """Windows whose rows are kept."""
 
@@ -275,6 +278,27 @@ class AggregateChanges:
 
 
 @dataclass(frozen=True, eq=False)
+class AssignWindows:
+    """Every row once for each window that its event time is in, with the bounds: Flink's windowing table function.
+
+    Of other columns those of the output's schema stay.
+    """
+
+    window: FixedWindow
+
+
+@dataclass(frozen=True, eq=False)
+class WindowChanges:
+    """Named aggregates per key and window of changes: what holds when the window ends is sent then, and forgotten.
+
+    The bounds of the window are the last two of the keys. Output: keys, aggregates. Event time: end - 1 us.
+    """
+
+    window: FixedWindow
+    aggregates: tuple[tuple[str, Expr], ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Materialize:
     """Changes by another key than their own, of which a sink has one row: the last that holds."""
 
@@ -296,7 +320,7 @@ class AsOf:
     tolerance_us: int | None = None
 
 
-JoinTime = Within | TumblingWindow | SlidingWindow | CumulativeWindow | AsOf
+JoinTime = Within | FixedWindow | AsOf
 """Which rows of a key meet, beside the key; rows of windows meet in each window that they share."""
 
 JoinKind = Literal["inner", "left", "right", "full", "semi", "anti"]
@@ -410,8 +434,8 @@ class Write:
 Operation = (
     Read | Project | Filter | Explode | MapRows | MapBatches | MapAsync | As | Union | KeyBy | WindowAggregate
     | RunningAggregate | RunningReduce | Over | Deduplicate | Top | LastRows | ToChanges | AggregateChanges
-    | Materialize | Join | RegularJoin | LookupJoin | ProcessRows | AssignEventTime | AssignProcessingTime | Side
-    | DeadLetters | Write
+    | AssignWindows | WindowChanges | Materialize | Join | RegularJoin | LookupJoin | ProcessRows | AssignEventTime
+    | AssignProcessingTime | Side | DeadLetters | Write
 )  # fmt: skip
 
 
@@ -420,7 +444,7 @@ WAITING: Final = MapAsync | LookupJoin
 
 MAKING_ROWS: Final = (
     WindowAggregate | RunningAggregate | RunningReduce | Over | Top | LastRows | ToChanges | AggregateChanges
-    | Materialize | Join | RegularJoin
+    | WindowChanges | Materialize | Join | RegularJoin
 )  # fmt: skip
 """Verbs of a keyed stream whose rows have times of their own: what comes in need not say how far time has come."""
 
@@ -494,9 +518,9 @@ class Node:
                 return verb
             case MapRows(flat=flat):
                 return "flat_map" if flat else "map"
-            case WindowAggregate():
+            case WindowAggregate() | AssignWindows():
                 return "window"
-            case RunningAggregate():
+            case RunningAggregate() | WindowChanges():
                 return "agg"
             case RunningReduce():
                 return "reduce"
@@ -588,7 +612,9 @@ class LogicalPlan:
     def window_reach_us(self) -> int:
         """How far the bounds of windows may be from a row of them, of all windows of the plan one behind the other."""
         windows: list[RowWindow | JoinTime] = [
-            node.operation.window for node in self.nodes if isinstance(node.operation, WindowAggregate | WindowRows)
+            node.operation.window
+            for node in self.nodes
+            if isinstance(node.operation, WindowAggregate | WindowRows | AssignWindows)
         ]
         windows += [node.operation.time for node in self.nodes if isinstance(node.operation, Join)]
         return sum(_reach_us(window) for window in windows)
@@ -600,7 +626,7 @@ class LogicalPlan:
                 return source.event_time.watermarks.lag_us if source.event_time is not None else 0
             case AssignEventTime(event_time=event_time):
                 return event_time.watermarks.lag_us
-            case WindowAggregate() | Over():
+            case WindowAggregate() | WindowChanges() | Over():
                 return 0
             case _:
                 return max((self.watermark_lag_us(each) for each in node.inputs), default=0)

@@ -15,6 +15,7 @@ from penstock.graph.logical import (
     AsOf,
     AssignEventTime,
     AssignProcessingTime,
+    AssignWindows,
     DeadLetters,
     Deduplicate,
     Explode,
@@ -40,6 +41,7 @@ from penstock.graph.logical import (
     Top,
     Union,
     WindowAggregate,
+    WindowChanges,
     WindowRows,
     Write,
 )
@@ -82,6 +84,7 @@ def arrival_decides(node: Node) -> str:
             return "the batches that its function gets"
         case (
             Read() | Project() | Filter() | Explode() | MapRows() | MapAsync() | As() | Union() | KeyBy() | LastRows()
+            | AssignWindows() | WindowChanges()
             | Join() | RegularJoin() | LookupJoin() | Side() | DeadLetters() | AssignProcessingTime() | Write()
         ):  # fmt: skip
             return ""

@@ -140,6 +140,14 @@ def build_operator(node: logical.Node) -> Operator:
             from penstock.task.operators.aggregate_changes import AggregateChangesOperator
 
             return AggregateChangesOperator(node)
+        case logical.AssignWindows():
+            from penstock.task.operators.assign_windows import AssignWindowsOperator
+
+            return AssignWindowsOperator(node)
+        case logical.WindowChanges():
+            from penstock.task.operators.window_changes import WindowChangesOperator
+
+            return WindowChangesOperator(node)
         case logical.RunningReduce():
             from penstock.task.operators.running import RunningReduceOperator
 

@@ -13,8 +13,9 @@ one that is added, as in Flink: what takes back a row where the key has none, of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, cast
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, Final, cast
 
 import numpy as np
 import polars as pl
@@ -22,7 +23,7 @@ import polars as pl
 from penstock.batches import EVENT_TIME
 from penstock.errors import IncompatibleStateError, UserCodeError, without_context
 from penstock.expressions import AggregatePlan, Expr, columns_of, count, is_of_distinct, is_subtractable
-from penstock.graph.logical import RETRACTED, AggregateChanges, Node
+from penstock.graph.logical import RETRACTED, AggregateChanges, Node, WindowChanges
 from penstock.state.columns import canonical_keys, key_frame, key_values
 from penstock.state.counted_rows import COUNT, HAD, LEFT, UNKNOWN, CountedRows, followed
 from penstock.state.freezes import Freezes
@@ -45,20 +46,25 @@ _ENDED: Final = "__ended"
 class AggregateChangesOperator(Operator):
     """`agg` on a keyed stream of changes."""
 
+    _kind: ClassVar[str] = _KIND
+    _keeps_results: ClassVar[bool] = True
+    """Whether what was sent for a key is kept, to be taken back."""
+
     def __init__(self, node: Node) -> None:
-        operation, source = cast("AggregateChanges", node.operation), node.inputs[0]
+        operation, source = cast("AggregateChanges | WindowChanges", node.operation), node.inputs[0]
+        holds, ttl_us = (operation.holds, operation.ttl_us) if isinstance(operation, AggregateChanges) else (None, None)
         self._operator = node.operator_id
         self._where = f"{node.verb} ({node.operator_id})"
         self._keys = source.schema.select(source.keys, self._where)
         self._hidden = [EVENT_TIME] if node.event_time else []
         self._names = list(node.schema.names)
         summed = [(name, expr) for name, expr in operation.aggregates if is_subtractable(expr)]
-        self._sums = _Sums(summed, operation.holds, source.schema, self._keys, self._where)
+        self._sums = _Sums(summed, holds, source.schema, self._keys, self._where)
         others = [(name, expr) for name, expr in operation.aggregates if not is_subtractable(expr)]
         results = {name: polars_type(node.schema.field(name).type) for name, _ in operation.aggregates}
-        self._stored = {f"{_RESULT}_{name}": name for name in results}
+        self._stored = {f"{_RESULT}_{name}": name for name in results if self._keeps_results}
         sent = {stored: results[name] for stored, name in self._stored.items()}
-        self._table = KeyedTable(self._keys, {**self._sums.types, **sent}, ttl_us=operation.ttl_us)
+        self._table = KeyedTable(self._keys, {**self._sums.types, **sent}, ttl_us=ttl_us)
         schema, freezes = source.schema, self._table.freezes
         self._others = _OfRows(others, schema, self._keys, self._where, freezes) if others else None
         self._context: OperatorContext
@@ -79,17 +85,25 @@ class AggregateChangesOperator(Operator):
             rows = self._of_known_keys(rows, output)
             if rows.height == 0:
                 return
-        try:
-            fresh = self._sums.of_rows(rows, self._hidden)
-            keys = key_values(fresh, self._keys)
-            before = self._table.find(keys)
-            after = self._after(rows, fresh, before)
-        except pl.exceptions.PolarsError as error:
-            raise UserCodeError(f"{self._where}: the aggregates failed on a batch: {without_context(error)}") from error
-        self._keep(keys, after)
+        fresh, before, after = self._counted(rows)
+        self._keep(key_values(fresh, self._keys), after)
         beside = fresh.select(*self._keys.names, *self._hidden)
         self._send(before, after, beside, output)
-        self._table.maintain(len(keys))
+        self._table.maintain(fresh.height)
+
+    def _counted(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+        """Of the keys that rows touch: what the rows come to, and what is kept of them before and after."""
+        with self._failing():
+            fresh = self._sums.of_rows(rows, self._hidden)
+            before = self._table.find(key_values(fresh, self._keys))
+            return fresh, before, self._after(rows, fresh, before)
+
+    @contextmanager
+    def _failing(self) -> Generator[None]:
+        try:
+            yield
+        except pl.exceptions.PolarsError as error:
+            raise UserCodeError(f"{self._where}: the aggregates failed on a batch: {without_context(error)}") from error
 
     def _send(self, before: pl.DataFrame, after: pl.DataFrame, beside: pl.DataFrame, output: Output) -> None:
         # With a time to live also what stays the same: the keys behind would be forgotten too soon, as in Flink.
@@ -150,11 +164,17 @@ class AggregateChangesOperator(Operator):
         """Sums and results of the touched keys, in their order, with `INDEX`."""
         numbered = fresh.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(INDEX))
         sums = self._sums.merged([before, numbered], [INDEX]).sort(INDEX)
-        results = sums.select(INDEX, *self._sums.finish)
         if self._others is not None:
             self._keep_rows(self._others, rows)
-            results = results.hstack(self._others.results(fresh.select(self._keys.names)))
+        if not self._stored:
+            return sums
+        results = self._results(sums, fresh.select(self._keys.names))
         return sums.hstack(results.select(pl.col(name).alias(stored) for stored, name in self._stored.items()))
+
+    def _results(self, sums: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
+        """The results of keys by these sums, in their order."""
+        results = sums.select(INDEX, *self._sums.finish)
+        return results if self._others is None else results.hstack(self._others.results(keys))
 
     def _keep_rows(self, others: _OfRows, rows: pl.DataFrame) -> None:
         changed = rows.select(*others.kept.names, count_of_change())
@@ -175,7 +195,7 @@ class AggregateChangesOperator(Operator):
 
     def _header(self) -> dict[str, Any]:
         kept = [] if self._others is None else schema_to_json(self._others.kept)
-        return {"kind": _KIND, "partials": self._sums.describe(), "rows": kept}
+        return {"kind": self._kind, "partials": self._sums.describe(), "rows": kept}
 
     def close(self) -> None:
         self._table.close()
@@ -186,19 +206,22 @@ class AggregateChangesOperator(Operator):
 
     def _restore(self, restored: RestoredState) -> None:
         expected = self._header()
-        for _, header, rows in decode_segments(restored.keyed, self._operator, _KIND, self._keys):
+        for _, header, rows in decode_segments(restored.keyed, self._operator, self._kind, self._keys):
             if {name: header.get(name) for name in expected} != expected:
                 raise IncompatibleStateError(
-                    f"operator {self._operator!r}: the snapshot holds other aggregates than the pipeline has; restore it "
-                    "with the same aggregates over columns of the same types, or give the operator another uid to begin "
-                    "empty"
+                    f"operator {self._operator!r}: the snapshot holds other aggregates or windows than the pipeline "
+                    "has; restore it with the same aggregates over columns of the same types, or give the operator "
+                    "another uid to begin empty"
                 )
             rows = canonical_keys(rows, self._keys)
             of_table = rows if COUNT not in rows.columns else rows.filter(pl.col(COUNT).is_null())
             if set(self._table.types) <= set(rows.columns):
-                self._table.load(of_table)
+                self._load(of_table)
             if self._others is not None and COUNT in rows.columns:
                 self._others.load(rows.filter(pl.col(COUNT).is_not_null()))
+
+    def _load(self, rows: pl.DataFrame) -> None:
+        self._table.load(rows)
 
 
 class _Sums:

@@ -23,6 +23,7 @@ from penstock.graph.logical import (
     SlidingWindow,
     TumblingWindow,
     WindowAggregate,
+    WindowChanges,
     WindowRows,
     Within,
 )
@@ -43,6 +44,8 @@ def lateness_of(node: Node) -> Lateness | None:
     match node.operation:
         case Over() | Join(time=Within() | AsOf()):
             return lambda frame, marks: frame[EVENT_TIME].to_numpy() <= marks
+        case WindowChanges():
+            return of_windows_that_are_over
         case Join(time=TumblingWindow() | SlidingWindow() | CumulativeWindow() as window):
             judge = FixedLateness(window, 0)
             return lambda frame, marks: judge.judged(frame[EVENT_TIME].to_numpy(), marks)[0]
@@ -61,6 +64,11 @@ def lateness_of(node: Node) -> Lateness | None:
                     return None
         case _:
             return None
+
+
+def of_windows_that_are_over(frame: pl.DataFrame, marks: NDArray[np.int64] | int) -> NDArray[np.bool_]:
+    """Of rows that say in `window_end` which window they are of."""
+    return frame["window_end"].to_physical().to_numpy() - 1 <= marks
 
 
 class FixedLateness:
