@@ -257,7 +257,7 @@ BUILT = [
     Wrong("a window behind a running aggregate", 'keyed.agg(n=count()).window(tumbling("1s"))  # here',
           ("this is a stream of updates", "take .final()", "windows without allowed_lateness")),
     Wrong("a process of updates", 'keyed.agg(n=count()).key_by("n").process(None)  # here',
-          ("updates have agg and top here; process would",)),
+          ("updates have agg, top and window here; process would",)),
     Wrong("a misspelled option", 'files.Sink("out", formt="csv")  # here', ("formt=", "did you mean 'format'?")),
     Wrong("Flink's word for every=", 'sliding("1h", slide="1m")  # here', ("slide=", "did you mean 'every'?")),
     Wrong("an aggregate without a name", "keyed.agg(count())  # here", ("give every aggregate a name: agg(n=count()",)),

@@ -172,8 +172,8 @@ class UpsertStream(ColumnVerbs):
         Example:
             >>> totals = bids.key_by("auction").agg(revenue=col("price").sum(), newest=col("at").max())
             >>> timed = totals.with_event_time("newest", max_out_of_orderness="1h")
-            >>> per_minute = timed.key_by(all=lit(1)).window(tumbling("1m")).agg(revenue=col("revenue").sum())
-            >>> per_minute.select("all", "revenue").collect().rows()
+            >>> per_hour = timed.key_by(all=lit(1)).window(tumbling("1h")).agg(revenue=col("revenue").sum())
+            >>> per_hour.select("all", "revenue").collect().rows()
             [(1, 500.0)]
         """
         changes = UpsertStream(self._pipeline, self._changes_node("with_event_time"))
