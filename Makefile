@@ -9,7 +9,7 @@ CYCLES ?= 200
 LEADER ?= 50
 MINUTES ?= 60
 RATE ?= 50000
-LONG := tests/e2e/test_brokers_away.py tests/e2e/test_catch_up.py tests/e2e/test_chaos.py tests/e2e/test_iceberg.py tests/e2e/test_kill.py \
+LONG := tests/e2e/test_at_least_once.py tests/e2e/test_brokers_away.py tests/e2e/test_catch_up.py tests/e2e/test_chaos.py tests/e2e/test_iceberg.py tests/e2e/test_kill.py \
 	tests/e2e/test_pipeline_service.py tests/e2e/test_platform.py tests/e2e/test_postgres.py tests/e2e/test_secrets.py \
 	tests/integration/test_kafka_changes_killed.py tests/integration/test_opensearch_sink.py tests/integration/test_postgres_changes_killed.py tests/integration/test_postgres_killed.py tests/integration/test_split_publishing.py \
 	tests/platform/test_servers.py \

@@ -61,8 +61,11 @@ class _Handler(BaseHTTPRequestHandler):
         with self.server.lock:
             self.server.at_work += 1
             self.server.most_at_once = max(self.server.most_at_once, self.server.at_work)
-        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-        headers = self.headers
+        headers, size = self.headers, int(self.headers.get("Content-Length", "0"))
+        if len(body := self.rfile.read(size)) < size:  # the connection was cut in the middle: it is no request
+            with self.server.lock:
+                self.server.at_work -= 1
+            return
         assert not body or headers["Content-Type"] == "application/json"
         request = Request(
             self.command,
