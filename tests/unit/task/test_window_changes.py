@@ -202,6 +202,8 @@ def test_nothing_is_left_of_a_window_that_was_sent():
     harness = OperatorHarness(changes_node(KEPT))
     harness.frame(frame_of([("a", 1, 0, 10, False), ("a", 2, 20, 30, False), ("b", 3, 0, 10, False)]))
     before = harness.snapshot()
+    harness.watermark(8)
+    assert sent_by(harness) == []
     harness.watermark(9)
     assert [(row["key"], row["most"]) for row in sent_by(harness)] == [("a", 1), ("b", 3)]
     harness.watermark(29)
