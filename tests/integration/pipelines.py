@@ -714,11 +714,36 @@ class Waiting(KeyedCoProcess[Event, Other, Minute]):
         self.right.remove(minute)
 
 
+class WaitingBatches(KeyedCoProcess[Event, Other, Minute]):
+    """The same, the left rows by batches and the right ones too."""
+
+    left = MapState(datetime, int)
+    right = MapState(datetime, list[int])
+    on_timer = Waiting.on_timer
+
+    def on_left_batch(self, frame: pl.DataFrame, ctx: KeyedBatchContext) -> None:
+        for (key, minute), group in self._minutes(frame, "key", ctx):
+            ctx.set_current_key(key)
+            self.left.set(minute, (self.left.get(minute) or 0) + group.height)
+
+    def on_right_batch(self, frame: pl.DataFrame, ctx: KeyedBatchContext) -> None:
+        for (key, minute), group in self._minutes(frame, "name", ctx):
+            ctx.set_current_key(key)
+            self.right.set(minute, [*(self.right.get(minute) or []), *group["number"].to_list()])
+
+    def _minutes(self, frame: pl.DataFrame, key: str, ctx: KeyedBatchContext) -> Any:
+        timed = frame.with_columns(minute=pl.col("at").dt.truncate("1m"))
+        ctx.event_timers(ctx.keys, timed["minute"].dt.offset_by("1m"))
+        return timed.group_by(key, "minute", maintain_order=True)
+
+
 def connected(p: Pipeline, out: Path, rate: float | None) -> None:
-    """A function over two streams whose keys have unlike names."""
+    """Functions over two streams whose keys have unlike names."""
     right = p.read(source(rate, splits=3)).filter(col("value") > 30).select("number", "at", name="key").as_(Other)
     left = p.read(source(rate)).filter(col("value") < 60).key_by("key")
-    left.connect(right.key_by("name")).process(Waiting()).uid("waiting").write(files.Sink(out))
+    both = left.connect(right.key_by("name"))
+    both.process(Waiting()).uid("waiting").write(files.Sink(out / "rows"))
+    both.process(WaitingBatches()).uid("waiting-batches").write(files.Sink(out / "batches"))
 
 
 class Ruled(KeyedBroadcastProcess[Event, Other, Minute]):
@@ -743,13 +768,26 @@ class Ruled(KeyedBroadcastProcess[Event, Other, Minute]):
         self.rows.remove(minute)
 
 
+class RuledBatches(Ruled):
+    """The same by batches."""
+
+    on_row = KeyedBroadcastProcess.on_row
+
+    def on_batch(self, frame: pl.DataFrame, ctx: KeyedBatchContext) -> None:
+        timed = frame.with_columns(minute=pl.col("at").dt.truncate("1m"))
+        for (key, minute), group in timed.group_by("key", "minute", maintain_order=True):
+            ctx.set_current_key(key)
+            self.rows.set(minute, (self.rows.get(minute) or 0) + group.height)
+        ctx.event_timers(ctx.keys, timed["minute"].dt.offset_by("1m"))
+
+
 class Seeing(BroadcastProcess[Event, Other, Numbered]):
-    """All rows, each beside no rule that came twice."""
+    """All rows, by batches, each beside no rule that came twice."""
 
     seen = BroadcastState(int, bool)
 
-    def on_row(self, row: Event, ctx: Context[Numbered]) -> None:
-        ctx.emit(Numbered(row.number))
+    def on_batch(self, frame: pl.DataFrame, ctx: BatchContext) -> pl.DataFrame:
+        return frame.select("number")
 
     def on_broadcast(self, row: Other, ctx: Context[Numbered]) -> None:
         assert not self.seen.contains(row.number), f"rule {row.number} came twice"
@@ -760,7 +798,9 @@ def broadcast(p: Pipeline, out: Path, rate: float | None) -> None:
     """A stream beside one that every subtask has whole, which comes from several."""
     rules = p.read(source(rate, splits=3)).filter(col("value") > 60).select("number", "at", name="key").as_(Other)
     rows = p.read(source(rate)).filter(col("value") < 60).key_by("key")
-    rows.connect(rules.broadcast()).process(Ruled()).uid("ruled").write(files.Sink(out / "ruled"))
+    both = rows.connect(rules.broadcast())
+    both.process(Ruled()).uid("ruled").write(files.Sink(out / "ruled"))
+    both.process(RuledBatches()).uid("ruled-batches").write(files.Sink(out / "ruled-batches"))
     one = p.read(source(rate)).connect(rules.broadcast()).process(Seeing()).uid("seeing")
     one.write(files.Sink(out / "all"))
 
@@ -846,7 +886,7 @@ CASES = (
     Case("clocked", clocked, all_windows, on_spark=False),
     Case("keyed-process", keyed_process, every_row),
     Case("process-batches", process_batches, several_sinks),
-    Case("connected", connected, every_row),
+    Case("connected", connected, several_sinks),
     Case("broadcast", broadcast, several_sinks, on_spark=False),
     Case("operator-state", operator_state, held_back),
     Case("stateless", stateless, several_sinks),

@@ -128,6 +128,14 @@ class Both(KeyedCoProcess[Bid, Total, Total]):
     def on_timer(self, at: datetime, ctx: KeyedContext[Total]) -> None: ...
 
 
+class BothByBatches(KeyedCoProcess[Bid, Total, Total]):
+    def on_left_batch(self, frame: pl.DataFrame, ctx: KeyedBatchContext) -> pl.DataFrame:
+        ctx.event_timers(ctx.keys, frame["at"])
+        return frame.select("auction", "price")
+
+    def on_right_batch(self, frame: pl.DataFrame, ctx: KeyedContext[Total]) -> None: ...  # pyright: ignore
+
+
 class Ruled(KeyedBroadcastProcess[Bid, Total, Total]):
     limits = BroadcastState(int, float)
 
@@ -142,6 +150,24 @@ class Ruled(KeyedBroadcastProcess[Bid, Total, Total]):
         ctx.event_timer(row)  # pyright: ignore[reportAttributeAccessIssue]
 
     def on_timer(self, at: datetime, ctx: KeyedContext[Total]) -> None: ...
+
+
+class RuledByBatches(KeyedBroadcastProcess[Bid, Total, Total]):
+    limits = BroadcastState(int, float)
+
+    def on_batch(self, frame: pl.DataFrame, ctx: KeyedBatchContext) -> None:
+        assert_type(dict(self.limits.items()), dict[int, float])
+        ctx.event_timers(ctx.keys, frame["at"])
+
+    def on_broadcast(self, row: Total, ctx: Context[Total]) -> None: ...
+
+
+class BesideByBatches(BroadcastProcess[Bid, Total, Total]):
+    def on_batch(self, frame: pl.DataFrame, ctx: BatchContext) -> pl.DataFrame:
+        ctx.event_timers(frame["auction"], frame["at"])  # pyright: ignore[reportAttributeAccessIssue]
+        return frame.select("auction", "price")
+
+    def on_broadcast(self, row: Total, ctx: Context[Total]) -> None: ...
 
 
 class Beside(BroadcastProcess[Bid, Total, Total]):

@@ -157,7 +157,7 @@ class KeyedContext(Context[Emitted], Protocol[Emitted]):
 
 
 class BatchContext(Protocol):
-    """What `on_batch` is given besides the rows. Valid only during the call.
+    """What `on_batch` and its like are given besides the rows. Valid only during the call.
 
     Example:
         >>> class Dear(Process[Bid, Total]):

@@ -62,7 +62,10 @@ __all__ = [
     "ValueState",
     "check_process",
     "describe_states",
+    "input_choices",
     "input_methods",
+    "is_per_batch",
+    "overrides",
     "process_types",
     "takes_batches",
     "type_arguments",
@@ -173,10 +176,12 @@ class KeyedProcess(Generic[In, Out]):
 
 
 class KeyedCoProcess(Generic[Left, Right, Out]):
-    """A function per row of two streams that have their key in common, with state and timers per key that both share.
+    """A function of two streams that have their key in common, with state and timers per key that both share.
 
-    Every subtask works on its own deep copy; connections and the like are made in `open`. Which of two rows of different
-    streams comes first is not determined; event time is that of both together.
+    A class has `on_left` or `on_left_batch`, and `on_right` or `on_right_batch`, as suits each stream; state and timers
+    are the same, so a job goes from one to the other by a savepoint. Every subtask works on its own deep copy;
+    connections and the like are made in `open`. Which of two rows of different streams comes first is not determined;
+    event time is that of both together.
 
     Example:
         >>> class Sold(KeyedCoProcess[Bid, Total, Total]):
@@ -205,6 +210,28 @@ class KeyedCoProcess(Generic[Left, Right, Out]):
         """Called per row of the second stream."""
         raise NotImplementedError
 
+    def on_left_batch(self, frame: pl.DataFrame, ctx: KeyedBatchContext) -> pl.DataFrame | None:
+        """Called, instead of `on_left`, with many rows of the first stream at once; otherwise as `KeyedProcess.on_batch`.
+
+        Example:
+            >>> class Capped(KeyedCoProcess[Bid, Bid, Total]):
+            ...     limit = ValueState(float)
+            ...     def on_left_batch(self, frame: pl.DataFrame, ctx: KeyedBatchContext) -> pl.DataFrame:
+            ...         limits = self.limit.get_many(ctx.keys, default=100.0)
+            ...         return frame.select("auction", price=pl.min_horizontal("price", limits))
+            ...     def on_right(self, row: Bid, ctx: KeyedContext[Total]) -> None:
+            ...         self.limit.set(row.price)
+            >>> no_limits = bids.filter(col("price") < 0)
+            >>> capped = bids.key_by("auction").connect(no_limits.key_by("auction")).process(Capped())
+            >>> capped.collect().rows()
+            [(1, 50.0), (2, 100.0), (1, 100.0), (2, 80.0)]
+        """
+        raise NotImplementedError
+
+    def on_right_batch(self, frame: pl.DataFrame, ctx: KeyedBatchContext) -> pl.DataFrame | None:
+        """Called, instead of `on_right`, with many rows of the second stream at once."""
+        raise NotImplementedError
+
     def on_timer(self, at: datetime, ctx: KeyedContext[Out]) -> None:
         """Called when a timer of a key fires."""
         raise NotImplementedError(f"{type(self).__name__} sets timers but has no on_timer")
@@ -214,12 +241,12 @@ class KeyedCoProcess(Generic[Left, Right, Out]):
 
 
 class BroadcastProcess(Generic[In, Rule, Out]):
-    """A function per row of a stream without key beside a broadcast one, whose rows all subtasks get.
+    """A function per row, or batch of rows, of a stream without key beside a broadcast one, whose rows all subtasks get.
 
-    `on_broadcast` writes `BroadcastState`, `on_row` reads it; both may use `OperatorListState` and `UnionListState`.
-    Every subtask works on its own deep copy; connections and the like are made in `open`. Which of two rows of
-    different streams comes first is not determined, and may differ between subtasks; event time is that of both
-    together.
+    A class has `on_row` or `on_batch`. `on_broadcast` writes `BroadcastState`, the other method reads it; both may use
+    `OperatorListState` and `UnionListState`. Every subtask works on its own deep copy; connections and the like are made
+    in `open`. Which of two rows of different streams comes first is not determined, and may differ between subtasks;
+    event time is that of both together.
 
     Example:
         >>> class Blocked(BroadcastProcess[Bid, Total, Total]):
@@ -241,6 +268,13 @@ class BroadcastProcess(Generic[In, Rule, Out]):
         """Called per row of the first stream, in one of the subtasks."""
         raise NotImplementedError
 
+    def on_batch(self, frame: pl.DataFrame, ctx: BatchContext) -> pl.DataFrame | None:
+        """Called, instead of `on_row`, with many rows of the first stream at once; otherwise as `Process.on_batch`.
+
+        All of them see the broadcast state as it is; the rows that write it come between batches.
+        """
+        raise NotImplementedError
+
     def on_broadcast(self, row: Rule, ctx: Context[Out]) -> None:
         """Called per row of the broadcast stream, in every subtask: what it emits comes once per subtask."""
         raise NotImplementedError
@@ -250,12 +284,12 @@ class BroadcastProcess(Generic[In, Rule, Out]):
 
 
 class KeyedBroadcastProcess(Generic[In, Rule, Out]):
-    """A function per row of a stream with a key beside a broadcast one, whose rows all subtasks get.
+    """A function per row, or batch of rows, of a stream with a key beside a broadcast one, whose rows all subtasks get.
 
-    `on_broadcast` writes `BroadcastState` and sees no key; `on_row` and `on_timer` read it, and have state and timers of
-    their key as in a `KeyedProcess`. Every subtask works on its own deep copy; connections and the like are made in
-    `open`. Which of two rows of different streams comes first is not determined, and may differ between subtasks; event
-    time is that of both together.
+    A class has `on_row` or `on_batch`. `on_broadcast` writes `BroadcastState` and sees no key; the other methods read it,
+    and have state and timers of keys as in a `KeyedProcess`. Every subtask works on its own deep copy; connections and
+    the like are made in `open`. Which of two rows of different streams comes first is not determined, and may differ
+    between subtasks; event time is that of both together.
 
     Example:
         >>> class Alarm(KeyedBroadcastProcess[Bid, Total, Total]):
@@ -280,6 +314,26 @@ class KeyedBroadcastProcess(Generic[In, Rule, Out]):
 
     def on_row(self, row: In, ctx: KeyedContext[Out]) -> None:
         """Called per row of the first stream; all rows of a key come to one subtask, in order."""
+        raise NotImplementedError
+
+    def on_batch(self, frame: pl.DataFrame, ctx: KeyedBatchContext) -> pl.DataFrame | None:
+        """Called, instead of `on_row`, with many rows of the first stream at once; otherwise as `KeyedProcess.on_batch`.
+
+        All of them see the broadcast state as it is; the rows that write it come between batches.
+
+        Example:
+            >>> class Over(KeyedBroadcastProcess[Bid, Bid, Total]):
+            ...     limits = BroadcastState(int, float)
+            ...     def on_batch(self, frame: pl.DataFrame, ctx: KeyedBatchContext) -> None:
+            ...         limit = frame["auction"].replace_strict(dict(self.limits.items()), default=100.0)
+            ...         over = frame["price"] > limit
+            ...         ctx.emit(frame.filter(over).select("auction", "price"), rows=over)
+            ...     def on_broadcast(self, row: Bid, ctx: Context[Total]) -> None:
+            ...         self.limits.set(row.auction, row.price)
+            >>> no_limits = bids.filter(col("price") < 0).broadcast()
+            >>> bids.key_by("auction").connect(no_limits).process(Over()).collect().rows()
+            [(2, 250.0), (1, 120.0)]
+        """
         raise NotImplementedError
 
     def on_broadcast(self, row: Rule, ctx: Context[Out]) -> None:
@@ -309,22 +363,35 @@ AnyProcess = (
 
 
 def takes_batches(process: object) -> bool:
-    """Whether its class has `on_batch`."""
-    return isinstance(process, Process | KeyedProcess) and _overrides(process, "on_batch")
+    """Whether its class has a method that takes batches."""
+    return isinstance(process, _BASES) and any(is_per_batch(method) for method in input_methods(process))
 
 
-def _overrides(process: object, method: str) -> bool:
-    base = Process if isinstance(process, Process) else KeyedProcess
+def is_per_batch(method: str) -> bool:
+    """Whether a method of an input, by its name, is called per batch."""
+    return method.endswith("_batch")
+
+
+def overrides(process: AnyProcess, method: str) -> bool:
+    """Whether its class has a method of its own by this name."""
+    base = next(each for each in _BASES if isinstance(process, each))
     return getattr(type(process), method) is not getattr(base, method)
 
 
 def input_methods(process: AnyProcess) -> tuple[str, ...]:
-    """The methods that are called with rows, of each input one."""
-    if takes_batches(process):
-        return ("on_batch",)
-    if isinstance(process, BROADCAST):
-        return ("on_row", "on_broadcast")
-    return ("on_left", "on_right") if isinstance(process, KeyedCoProcess) else ("on_row",)
+    """The methods that are called with rows, of each input one; that per row if a class has none for it."""
+    return tuple(
+        next((method for method in reversed(methods) if overrides(process, method)), methods[0])
+        for methods in input_choices(process)
+    )
+
+
+def input_choices(process: AnyProcess) -> tuple[tuple[str, ...], ...]:
+    """Of each input the methods of which a class has one: that per row, and that per batch."""
+    if isinstance(process, KeyedCoProcess):
+        return ("on_left", "on_left_batch"), ("on_right", "on_right_batch")
+    rows = ("on_row", "on_batch")
+    return (rows, ("on_broadcast",)) if isinstance(process, BROADCAST) else (rows,)
 
 
 def process_types(process: object) -> tuple[type[Any], ...]:
@@ -384,17 +451,19 @@ def check_process(process: object) -> None:
     describe_states(cast("object", process))
 
 
-def _check_flavour(process: object) -> None:
-    """It takes rows or batches, not both."""
+def _check_flavour(process: AnyProcess) -> None:
+    """Each input comes by rows or by batches, not both."""
     name = type(process).__name__
-    if takes_batches(process) and _overrides(process, "on_row"):
+    for methods in input_choices(process):
+        if len(methods) == 2 and all(overrides(process, method) for method in methods):
+            row, batch = methods
+            raise PipelineError(
+                f"process: class {name} has both {row} and {batch}; keep one: {batch} is called instead of {row}"
+            )
+    if isinstance(process, KeyedCoProcess) and hasattr(process, "on_batch"):
         raise PipelineError(
-            f"process: class {name} has both on_row and on_batch; keep one: on_batch is called instead of on_row"
-        )
-    if not isinstance(process, Process | KeyedProcess) and hasattr(process, "on_batch"):
-        raise PipelineError(
-            f"process: class {name} has on_batch, which only a Process or KeyedProcess may have; the rows of two streams "
-            f"come one by one: write {' and '.join(input_methods(cast('AnyProcess', process)))}"
+            f"process: class {name} has on_batch, which nobody calls: its rows are of two streams; write on_left_batch "
+            "and on_right_batch"
         )
 
 

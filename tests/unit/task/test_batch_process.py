@@ -2,242 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import polars as pl
 import pytest
+from batch_cases import THIRD, ByBatch, ByRow, Row, Seen, history, node_of, played, results, stored
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
-from window_cases import GROUPS, Batch, Mark, Restore, frame_of, group_of
+from window_cases import frame_of
 
 from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.errors import PipelineError, UserCodeError
-from penstock.process_functions import (
-    BroadcastProcess,
-    KeyedCoProcess,
-    KeyedProcess,
-    ListState,
-    OperatorListState,
-    OutputTag,
-    Process,
-    ReducingState,
-    ValueState,
-)
-from penstock.protocol.keygroups import subtask_of
-from penstock.state.keyed_backend import KIND
-from penstock.state.segments import decode_segments
+from penstock.process_functions import KeyedProcess, OperatorListState, Process, ValueState
 from penstock.testing.harness import OperatorHarness, process_node
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK, to_micros
-from penstock.types import STRING, Field, Schema
+from penstock.times import to_micros
 
 EXAMPLES = 60
 EXAMPLES_ON_DISK = 8
-KEYS = ["a", "b", "c", "d", None]
 pytestmark = pytest.mark.usefixtures("state_backend")
-
-
-@dataclasses.dataclass
-class Row:
-    key: str | None
-    value: int
-
-
-@dataclasses.dataclass
-class Seen:
-    key: str | None
-    what: str
-    number: int
-
-
-THIRD = OutputTag("third", Seen)
-BEFORE_ALL = -1_000
-
-
-class Timers(KeyedProcess[Row, Seen]):
-    """What both flavours have: timers read and change the state of their key, set others and emit to both outputs."""
-
-    count = ValueState(int)
-    last = ValueState(int, ttl="1h")
-    values = ListState(int)
-    total = ReducingState(lambda old, new: old + new, int)
-
-    def on_timer(self, at, ctx):
-        assert ctx.timestamp == at
-        count = self.count.get(0)
-        what = f"timer {self.last.get(-1)} {self.values.get()} {self.total.get(0)} {ctx.watermark}"
-        ctx.emit(Seen(ctx.key, what, count))
-        self.count.set(count + 101)
-        if count % 4 == 0:
-            ctx.event_timer(at + timedelta(microseconds=3))
-        if count % 16 == 1:
-            ctx.event_timer(at - timedelta(microseconds=3))
-        if count % 3 == 0:
-            self.last.clear()
-            ctx.emit_to(THIRD, Seen(ctx.key, "timer", count))
-
-
-class ByRow(Timers):
-    def on_row(self, row, ctx):
-        count = self.count.get(0) + 1
-        self.count.set(count)
-        before = self.last.get(-1)
-        self.last.set(row.value)
-        if row.value % 7 == 0:
-            self.last.clear()
-        self.values.update([row.value])
-        self.total.add(row.value)
-        ctx.event_timer(ctx.timestamp + timedelta(microseconds=row.value % 30 - 5))
-        if row.value % 5 == 0:
-            ctx.delete_event_timer(ctx.timestamp + timedelta(microseconds=5))
-        watermark = BEFORE_ALL if ctx.watermark is None else to_micros(ctx.watermark)
-        made = Seen(ctx.key, f"row {before} {watermark}", count)
-        if row.value % 3:
-            ctx.emit(made)
-        else:
-            ctx.emit_to(THIRD, made)
-
-
-class ByBatch(Timers):
-    def on_batch(self, frame, ctx):
-        key, value = pl.col("key"), pl.col("value")
-        kept = pl.when(value % 7 == 0).then(-1).otherwise(value)
-        columns = frame.with_columns(
-            earlier=self.count.get_many(ctx.keys, default=0),
-            stored=self.last.get_many(ctx.keys, default=-1),
-            watermark=ctx.watermarks.to_physical().fill_null(BEFORE_ALL),
-            number=pl.int_range(1, pl.len() + 1).over(key),
-            previous=kept.shift().over(key),
-        ).with_columns(before=pl.when(pl.col("number") == 1).then("stored").otherwise("previous"))
-        counts = columns.select(pl.col("earlier") + pl.col("number")).to_series()
-        self.count.set_many(frame["key"], counts)
-        self.last.set_many(ctx.keys, frame["value"])
-        ends = frame.group_by("key", maintain_order=True).last()
-        self.last.clear_many(ends.filter(value % 7 == 0)["key"])
-        for each, number in frame.select("key", "value").rows():
-            ctx.set_current_key(each)
-            self.values.update([number])
-            self.total.add(number)
-        deleted = frame["value"] % 5 == 0
-        # Row by row the next row of a key may set again what one deletes, so both go in the order of rows.
-        timed = frame.with_columns(at=ctx.timestamps, deleted=deleted)
-        for some in timed.iter_slices(frame.height if frame["key"].is_unique().all() else 1):
-            ctx.event_timers(some["key"], _at(some))
-            ctx.delete_event_timers(some.filter("deleted")["key"], some.filter("deleted")["at"].dt.offset_by("5us"))
-        made = columns.select("key", what=pl.format("row {} {}", "before", "watermark"), number=counts)
-        third = frame["value"] % 3 == 0
-        ctx.emit_to(THIRD, made.filter(third), rows=third)
-        ctx.emit(made.filter(~third), rows=(~third).arg_true())
-
-
-def _at(some):
-    return some.select(pl.col("at") + pl.duration(microseconds=pl.col("value") % 30 - 5)).to_series()
-
-
-def history(rng):
-    """Batches, watermarks and restores: few keys, and event time moves on by so little that timers fall between rows."""
-    steps = [batch_of, batch_of, batch_of, mark_of, restore_of]
-    return [rng.choice(steps)(rng) for _ in range(rng.randint(1, 4))]
-
-
-def batch_of(rng):
-    now, moves = rng.randint(-15, 25), rng.random() < 0.9
-    rows, times = [], []
-    for _ in range(rng.randint(1, 9)):
-        now += rng.choice([0, 0, 1, 2, 5, 9])
-        rows.append((rng.choice(KEYS), now + rng.randint(-8, 20), rng.randint(0, 99)))
-        times.append(now)
-    return Batch(rows, times if moves else [])
-
-
-def mark_of(rng):
-    return Mark(rng.randint(-60, 150), None)
-
-
-def restore_of(rng):
-    return Restore(rng.randint(1, 3), [])
-
-
-def node_of(process, sides=(THIRD,)):
-    node = process_node(process, Row, keys=["key"], sides=sides)
-    node.inputs[0].event_time = True
-    node.event_time = True
-    return node
-
-
-def stored(snapshot):
-    """The rows of a snapshot, in an order of their own."""
-    keys = Schema((Field("key", STRING, nullable=True),))
-    found = []
-    for _, header, rows in decode_segments(snapshot.keyed, "tested", KIND, keys):
-        states = [header["names"][index] for index in rows["__state"]]
-        found += zip(states, rows.drop("__state").rows(), strict=True)
-    return sorted(found, key=repr)
-
-
-def results(frames):
-    """Each row with its event time, and whether whoever takes them in this order has been told that it is late."""
-    found, told = [], MIN_WATERMARK
-    for frame in frames:
-        marks = (
-            frame[WATERMARK].fill_null(MIN_WATERMARK) if WATERMARK in frame.columns else [MIN_WATERMARK] * len(frame)
-        )
-        for row, time, mark in zip(frame.select("key", "what", "number").rows(), frame[EVENT_TIME], marks, strict=True):
-            told = max(told, mark)
-            found.append((*row, time, time <= told))
-    return found
-
-
-def by_key(rows):
-    return {key: [row for row in rows if row[0] == key] for key in KEYS}
-
-
-def played(steps, parallelism, flavours, *, carries):
-    """Results, side results and state of a history; at each restore the job goes on as the next flavour."""
-    number = 0
-    harness = OperatorHarness(node_of(flavours[0]()), parallelism=parallelism, max_parallelism=GROUPS)
-    outputs, states, frozen = [], [], []
-    reached = [MIN_WATERMARK] * parallelism
-    for step in [*steps, Mark(MAX_WATERMARK, None)]:
-        for operator in harness.operators:
-            operator._carries = operator._run.carries = carries
-        match step:
-            case Batch(rows, times):
-                frozen.append(harness.freeze())  # written later: the state goes on in generations meanwhile
-                if len(frozen) > len(rows) % 3:
-                    states.append(stored(frozen.pop(0)()))
-                carried = []
-                for index, row in enumerate(rows):
-                    owner = subtask_of(group_of(row[0]), parallelism, GROUPS)
-                    if index < len(times):
-                        reached[owner] = max(reached[owner], times[index] or MIN_WATERMARK)
-                    carried.append(reached[owner])
-                frame = frame_of(rows)
-                harness.frame(frame.with_columns(pl.Series(WATERMARK, carried, pl.Int64)) if times else frame)
-            case Mark(watermark, subtask):
-                for each in range(parallelism) if subtask is None else [subtask % parallelism]:
-                    reached[each] = max(reached[each], watermark)
-                    harness.watermark(reached[each], each)
-            case Restore(count, _):
-                for each, watermark in enumerate(reached):
-                    harness.watermark(watermark, each)
-                reached, parallelism, number = [MIN_WATERMARK] * count, count, number + 1
-                snapshot = harness.snapshot()
-                states += [stored(snapshot), *(stored(write()) for write in frozen)]
-                frozen.clear()
-                outputs.append(harness.collected)
-                harness.close()
-                harness = OperatorHarness(
-                    node_of(flavours[number % len(flavours)]()),
-                    parallelism=count, max_parallelism=GROUPS, restored=snapshot, now_us=harness.now_us,
-                )  # fmt: skip
-    states += [stored(harness.snapshot()), *(stored(write()) for write in frozen)]
-    outputs.append(harness.collected)
-    harness.close()
-    main = [by_key(results(output.frames)) for output in outputs]
-    sides = [by_key(results(output.sides.get("third", []))) for output in outputs]
-    return main, sides, states
 
 
 @pytest.mark.parametrize("carries", [False, True])
@@ -344,7 +127,7 @@ def test_a_wrong_result_is_named_with_what_was_expected(made, words):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda self, ctx: self.sum.get(), "used where there is no key .*in on_batch by get_many"),
+        (lambda self, ctx: self.sum.get(), "used where there is no key .*in batches by get_many"),
         (lambda self, ctx: self.sum.get_many(pl.Series(["a", "z"])), "key 'z' is of no row of this batch"),
         (lambda self, ctx: self.sum.get_many(pl.Series([1])), "keys are String as ctx.keys, got a series of Int64"),
         (lambda self, ctx: self.sum.get_many(["a"]), "keys are given as a series such as ctx.keys, got list"),
@@ -384,7 +167,7 @@ def test_state_for_many_keys_is_for_batches():
         def on_row(self, row, ctx):
             self.sum.get_many(pl.Series([row.key]))
 
-    with pytest.raises(UserCodeError, match="get_many, set_many and clear_many are for on_batch; here use get"):
+    with pytest.raises(UserCodeError, match="get_many, set_many and clear_many are for batches; here use get"):
         run(Wrong())
 
 
@@ -442,25 +225,6 @@ def test_a_class_with_both_methods_is_refused(base):
 
 def process_and_build(process):
     OperatorHarness(process_node(process, Row, keys=["key"]))
-
-
-def test_classes_of_two_streams_have_no_batches():
-    """They are told what to write."""
-
-    class Two(KeyedCoProcess[Row, Row, Seen]):
-        def on_batch(self, frame, ctx): ...
-
-    class Broadcast(BroadcastProcess[Row, Row, Seen]):
-        def on_batch(self, frame, ctx): ...
-
-    from penstock.process_functions import check_process
-
-    with pytest.raises(
-        PipelineError, match=r"Two has on_batch, which only a Process or KeyedProcess may.*on_left and on_right"
-    ):
-        check_process(Two())
-    with pytest.raises(PipelineError, match=r"Broadcast has on_batch.*write on_row and on_broadcast"):
-        check_process(Broadcast())
 
 
 def test_batches_are_whole_where_no_timer_looks_and_cut_where_one_might():

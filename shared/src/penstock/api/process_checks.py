@@ -20,7 +20,9 @@ from penstock.process_functions import (
     KeyedCoProcess,
     KeyedProcess,
     Process,
+    input_choices,
     input_methods,
+    is_per_batch,
 )
 from penstock.state.declarations import State, declared_states
 
@@ -48,25 +50,26 @@ def check_methods(process: AnyProcess, *, event_time: bool) -> None:
                 f"process: {name} makes the state {attribute!r} in __init__; declare it in the class: "
                 f"{attribute} = {type(value).__name__}(...)"
             )
-    per_row = input_methods(process)
-    for wanted in per_row:
+    called = input_methods(process)
+    for wanted, choices in zip(called, input_choices(process), strict=True):
         if wanted not in methods:
-            others = [each for each in methods if each.startswith("on_") and each not in (*per_row, "on_timer")]
-            close = nearest(wanted, others)
-            found = f"; {close.removeprefix('did you mean ').rstrip('?')} is called by nobody" if "'" in close else ""
-            instead = ", and no on_batch(self, frame, ctx)" if isinstance(process, Process | KeyedProcess) else ""
+            others = [each for each in methods if each.startswith("on_") and each not in (*called, "on_timer")]
+            near = [nearest(each, others) for each in choices]
+            close = [each.removeprefix("did you mean ").rstrip("?") for each in near if "'" in each]
+            found = f"; {close[0]} is called by nobody" if close else ""
+            instead = "".join(f", and no {each}(self, frame, ctx)" for each in choices if is_per_batch(each))
             raise PipelineError(
                 f"process: class {name} has no {wanted}(self, row, ctx), which is called per row{instead}{found}"
             )
-    for method in (*per_row, "on_timer"):
+    for method in (*called, "on_timer"):
         if method in methods:
-            check = _check_is_called if method == "on_batch" else _check_gives_nothing
+            check = _check_is_called if is_per_batch(method) else _check_gives_nothing
             check(f"{name}.{method}", methods[method])
     for method in ("open", "close"):
         if method in methods:
             _check_runs(f"{name}.{method}", methods[method])
     if isinstance(process, BROADCAST):
-        _check_sides(name, methods, declared_states(process))
+        _check_sides(name, called[0], methods, declared_states(process))
     _check_timers(name, methods, event_time=event_time)
 
 
@@ -100,9 +103,9 @@ def _check_timers(name: str, methods: dict[str, Callable[..., Any]], *, event_ti
 # -- which side may touch what -------------------------------------------------------------------------------------------
 
 
-def _check_sides(name: str, methods: dict[str, Callable[..., Any]], states: dict[str, State]) -> None:
+def _check_sides(name: str, per_key: str, methods: dict[str, Callable[..., Any]], states: dict[str, State]) -> None:
     """`on_broadcast` uses nothing of a key, the other methods that are called do not write broadcast state."""
-    for method in ("on_row", "on_timer", "open", "close"):
+    for method in (per_key, "on_timer", "open", "close"):
         for state, called in _calls_on_self(methods.get(method)):
             if isinstance(states.get(state), BroadcastState) and called in _BROADCAST_WRITES:
                 raise PipelineError(
@@ -113,14 +116,15 @@ def _check_sides(name: str, methods: dict[str, Callable[..., Any]], states: dict
         if state in states and states[state].keyed:
             raise PipelineError(
                 f"process: {name}.on_broadcast uses the state {state!r}, which belongs to a key, and a broadcast row has "
-                "none; keep what it says in a BroadcastState, and use it in on_row"
+                f"none; keep what it says in a BroadcastState, and use it in {per_key}"
             )
     broadcast = methods["on_broadcast"]
-    for called in ("key", *_TIMERS, *(f"delete_{timer}" for timer in _TIMERS)):
+    timers = (*_TIMERS, *_TIMERS_OF_BATCHES)
+    for called in ("key", "keys", *timers, *(f"delete_{timer}" for timer in timers)):
         if called in _read_of(broadcast, list(inspect.signature(broadcast).parameters)[-1:]):
             raise PipelineError(
                 f"process: {name}.on_broadcast uses ctx.{called}, and a broadcast row, which comes to every subtask, has "
-                "no key; use it in on_row or on_timer"
+                f"no key; use it in {per_key} or on_timer"
             )
 
 

@@ -87,7 +87,7 @@ class BatchKeys:
 
 def _foreign(key: Any) -> UserCodeError:
     return UserCodeError(
-        f"key {key!r} is of no row of this batch; on_batch may use state and timers of the keys in ctx.keys only, for "
+        f"key {key!r} is of no row of this batch; a call may use state and timers of the keys in ctx.keys only, for "
         "others belong to other subtasks"
     )
 

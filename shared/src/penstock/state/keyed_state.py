@@ -34,7 +34,7 @@ class _NoKey:
     def __hash__(self) -> int:
         raise UserCodeError(
             "keyed state was used where there is no key (in open, close or on_broadcast); use it in on_row and on_timer, "
-            "and in on_batch by get_many, set_many and clear_many, or behind ctx.set_current_key(key)"
+            "and where rows come in batches by get_many, set_many and clear_many, or behind ctx.set_current_key(key)"
         )
 
 
@@ -57,7 +57,7 @@ class KeyCursor:
             UserCodeError: they are not of the batch, or there is none.
         """
         if self.batch is None:
-            raise UserCodeError("get_many, set_many and clear_many are for on_batch; here use get, set and clear")
+            raise UserCodeError("get_many, set_many and clear_many are for batches; here use get, set and clear")
         return self.batch.of(keys)
 
 

@@ -67,11 +67,15 @@ def build_operator(node: logical.Node) -> Operator:
             return WindowRowsOperator(node)
         case logical.ProcessRows(process=process) if isinstance(process, BROADCAST):
             from penstock.task.operators.broadcast_process import (
+                BatchBroadcastProcessOperator,
                 BroadcastProcessOperator,
+                KeyedBatchBroadcastProcessOperator,
                 KeyedBroadcastProcessOperator,
             )
 
-            keyed = not isinstance(process, BroadcastProcess)
+            keyed, batches = not isinstance(process, BroadcastProcess), takes_batches(process)
+            if batches:
+                return KeyedBatchBroadcastProcessOperator(node) if keyed else BatchBroadcastProcessOperator(node)
             return KeyedBroadcastProcessOperator(node) if keyed else BroadcastProcessOperator(node)
         case logical.ProcessRows(process=process):
             from penstock.task.operators.batch_process import BatchProcessOperator, KeyedBatchProcessOperator

@@ -19,7 +19,7 @@ import polars as pl
 
 from penstock.batches import EVENT_TIME, WATERMARK, with_watermarks
 from penstock.errors import PenstockError, UserCodeError
-from penstock.process_functions import KeyedProcess, OutputTag
+from penstock.process_functions import OutputTag, is_per_batch, overrides
 from penstock.state.batch_keys import BatchKeys
 from penstock.state.keyed_state import NO_KEY
 from penstock.task.exchange import joined
@@ -77,7 +77,7 @@ class Ordered:
 
 
 class BatchRun:
-    """The context of one call of `on_batch`: `BatchContext`."""
+    """The context of one call per batch: `BatchContext`."""
 
     def __init__(
         self, run: Run, frame: pl.DataFrame, marks: NDArray[np.int64], writers: dict[str | None, FrameWriter]
@@ -213,36 +213,33 @@ def _micros(at: pl.Series) -> list[int | None]:
 
 
 class BatchProcessBase(ProcessBase):
-    """What both kinds share: calling `on_batch`, and putting what comes of it in order."""
+    """What both kinds share: calling the function with batches, and putting what comes of it in order."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(node)
-        self._schema = node.inputs[0].schema
-        where = f"{self._where}.on_batch"
-        self._frame_writers: dict[str | None, FrameWriter] = {
-            tag: FrameWriter(schema, f"the side output {tag!r}", f"{where}, emit_to({tag!r}),")
-            for tag, schema in node.sides.items()
-        }
-        self._frame_writers[None] = FrameWriter(node.schema, node.row_type.__name__, where)
+        self._columns = [source.schema.names for source in node.inputs]
+        self._frame_writers = [_frame_writers(node, f"{self._where}.{method}") for method in self._methods]
+        """Of each input."""
         self._pending = Gathered()
 
-    def _call(self, context: BatchRun, frame: pl.DataFrame) -> None:
-        """Let the user's function take the rows."""
+    def _call(self, number: int, context: BatchRun, frame: pl.DataFrame) -> None:
+        """Let the user's function take rows of an input."""
         try:
-            returned = self._process.on_batch(frame.select(self._schema.names), context)
+            method = getattr(self._process, self._methods[number])
+            returned = method(frame.select(self._columns[number]), context)
             if returned is not None:
                 context.emit(returned)
         except PenstockError:
             raise
         except Exception as error:  # whatever the user's function raises
-            raise self._raised(frame, error) from error
+            raise self._raised(number, frame, error) from error
 
-    def _raised(self, frame: pl.DataFrame, error: Exception) -> UserCodeError:
-        rows = self._readers[0].rows(frame.head(1))
+    def _raised(self, number: int, frame: pl.DataFrame, error: Exception) -> UserCodeError:
+        rows = self._readers[number].rows(frame.head(1))
         which = (
             f"row: {rows[0]!r}" if frame.height == 1 else f"on a batch of {frame.height} rows, the first: {rows[0]!r}"
         )
-        return UserCodeError(f"{self._where}.on_batch raised {type(error).__name__}: {error}; {which}")
+        return UserCodeError(f"{self._where}.{self._methods[number]} raised {type(error).__name__}: {error}; {which}")
 
     def _results_of(
         self, context: BatchRun, frame: pl.DataFrame, marks: NDArray[np.int64]
@@ -285,6 +282,15 @@ class BatchProcessBase(ProcessBase):
         return np.maximum.accumulate(np.maximum(carried, reached))
 
 
+def _frame_writers(node: Node, where: str) -> dict[str | None, FrameWriter]:
+    """What checks the frames that a method gives: by side output, and with None those of the main one."""
+    sides: dict[str | None, FrameWriter] = {
+        tag: FrameWriter(schema, f"the side output {tag!r}", f"{where}, emit_to({tag!r}),")
+        for tag, schema in node.sides.items()
+    }
+    return {**sides, None: FrameWriter(node.schema, node.row_type.__name__, where)}
+
+
 class Gathered:
     """An `Output` that keeps frames until they are handed on together."""
 
@@ -321,32 +327,37 @@ class Gathered:
 class BatchProcessOperator(BatchProcessBase, ProcessOperator):
     """A `Process` with `on_batch`: rows without key, operator state."""
 
-    def process(self, frame: pl.DataFrame, output: Output) -> None:
+    def _processed(self, frame: pl.DataFrame, output: Output) -> Iterator[None]:
+        yield from ()  # so it begins when what an earlier batch has left is done
         if frame.height == 0:
             return
         marks, run = self._marks_of(frame), self._run
-        context = BatchRun(run, frame, marks, self._frame_writers)
-        self._call(context, frame)
+        context = BatchRun(run, frame, marks, self._frame_writers[0])
+        self._call(0, context, frame)
         self._keep(self._results_of(context, frame, marks))
         run.watermark_us = run.mark = int(marks[-1])
         self._flush_last(output)
 
 
 class KeyedBatchProcessOperator(BatchProcessBase, KeyedProcessOperator):
-    """A `KeyedProcess` with `on_batch`: keyed state and timers."""
+    """A `KeyedProcess` or `KeyedCoProcess` of which an input comes by batches: keyed state and timers."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(node)
-        self._has_timers = getattr(type(self._declared), "on_timer", None) is not KeyedProcess.on_timer
+        self._has_timers = overrides(self._declared, "on_timer")
 
     def _processed(self, number: int, frame: pl.DataFrame, output: Output) -> Iterator[None]:
-        if frame.height == 0:
-            return
+        if not is_per_batch(self._methods[number]):
+            yield from super()._processed(number, frame, output)
+        elif frame.height:
+            yield from self._processed_batch(number, frame, output)
+
+    def _processed_batch(self, number: int, frame: pl.DataFrame, output: Output) -> Iterator[None]:
         marks = self._marks_of(frame)
-        keys = frame.select(self._keys.names)
+        keys = frame.select(self._keys_of[number].names)
         for start, end in self._calls(keys, marks):
             rows = slice(start, end)
-            yield from self._called(frame[rows], keys[rows], marks[rows])
+            yield from self._called(number, frame[rows], keys[rows], marks[rows])
             if self._pending.height >= FLUSH_ROWS:
                 self._flush(output)
         self._flush_last(output)
@@ -357,35 +368,35 @@ class KeyedBatchProcessOperator(BatchProcessBase, KeyedProcessOperator):
             return by_watermark(marks)
         return calls(keys, marks) if self._has_timers else iter([(0, len(marks))])
 
-    def _called(self, frame: pl.DataFrame, keys: pl.DataFrame, marks: NDArray[np.int64]) -> Iterator[None]:
+    def _called(self, number: int, frame: pl.DataFrame, keys: pl.DataFrame, marks: NDArray[np.int64]) -> Iterator[None]:
         """Let the function take some rows; timers that are due before or between them fire where they belong."""
         run = self._run
-        batch = BatchKeys(keys, self._keys, self._backend.learn)
+        batch = BatchKeys(keys, self._keys_of[number], self._backend.learn)
         timers = CallTimers(run.mark, marks, lambda: batch.values)
         if timers.until > timers.before and (self._watermarks.uneven or self._are_due(timers.until)):
             yield from self._fire_some(timers, timers.comes_before)
         run.watermark_us = run.mark = timers.until
-        results = self._take(batch, frame, keys, marks)
+        results = self._take(number, batch, frame, keys, marks)
         if timers.until > int(marks[0]) and self._are_due(timers.until):
             yield from self._fire_some(timers, timers.comes_behind)
             run.watermark_us = run.mark = timers.until
         self._keep(self._with_fired(results, timers))
 
     def _take(
-        self, batch: BatchKeys, frame: pl.DataFrame, keys: pl.DataFrame, marks: NDArray[np.int64]
+        self, number: int, batch: BatchKeys, frame: pl.DataFrame, keys: pl.DataFrame, marks: NDArray[np.int64]
     ) -> dict[str | None, Ordered]:
-        run = self._run
-        context = KeyedBatchRun(run, frame, marks, self._frame_writers, batch, lambda: self._reached(keys, marks))
+        run, writers = self._run, self._frame_writers[number]
+        context = KeyedBatchRun(run, frame, marks, writers, batch, lambda: self._reached(keys, marks))
         run.key, run.batch = NO_KEY, batch
         try:
-            self._call(context, frame)
+            self._call(number, context, frame)
         finally:
             run.key, run.batch = NO_KEY, None
         return self._results_of(context, frame, marks)
 
     def _reached(self, keys: pl.DataFrame, marks: NDArray[np.int64]) -> NDArray[np.int64]:
         """The watermark that the key group of each row has reached at its turn."""
-        return np.maximum(self._watermarks.of_rows(keys), marks) if self._watermarks.uneven else marks
+        return np.maximum(self._watermarks.of_rows(keys, keys.columns), marks) if self._watermarks.uneven else marks
 
     def _are_due(self, until: int) -> bool:
         return self._backend.event_timers.earliest <= until

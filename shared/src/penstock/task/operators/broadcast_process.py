@@ -17,6 +17,7 @@ from penstock.state.declarations import declared_states
 from penstock.state.keyed_state import NO_KEY
 from penstock.state.operator_state import BroadcastStates
 from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, RestoredState
+from penstock.task.operators.batch_process import BatchProcessOperator, KeyedBatchProcessOperator
 from penstock.task.operators.process import (
     KeyedProcessOperator,
     ProcessBase,
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
 class _WithoutKey:
     """The `Context` of `on_broadcast`: that of rows, without what needs a key."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, keyed_method: str) -> None:
         self._run = run
+        self._keyed_method = keyed_method
         self.emit = run.emit
 
     def emit_to(self, tag: OutputTag[Any], row: Any) -> None:
@@ -57,11 +59,11 @@ class _WithoutKey:
         return self._run.processing_time
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name not in ("key", "time_domain") and not name.endswith("_timer"):
+        if name not in ("key", "keys", "time_domain") and not name.endswith(("_timer", "_timers")):
             raise AttributeError(name)
         raise UserCodeError(
             f"on_broadcast has no ctx.{name}: a broadcast row comes to every subtask and belongs to no key; use it in "
-            "on_row or on_timer"
+            f"{self._keyed_method} or on_timer"
         )
 
 
@@ -71,7 +73,7 @@ class _BroadcastInput(ProcessBase):
     def __init__(self, node: Node) -> None:
         super().__init__(node)
         self._broadcast = BroadcastStates(node.operator_id, declared_states(self._declared))
-        self._without_key: Any = _WithoutKey(self._run)
+        self._without_key: Any = _WithoutKey(self._run, self._methods[0])
 
     def _own_copy(self) -> Any:
         process = super()._own_copy()
@@ -149,3 +151,11 @@ class KeyedBroadcastProcessOperator(_BroadcastInput, KeyedProcessOperator):
     def snapshot(self) -> OperatorSnapshot | None:
         snapshot = super().snapshot()
         return snapshot and replace(snapshot, broadcast=self._broadcast.encoded())
+
+
+class BatchBroadcastProcessOperator(BroadcastProcessOperator, BatchProcessOperator):
+    """A `BroadcastProcess` with `on_batch`."""
+
+
+class KeyedBatchBroadcastProcessOperator(KeyedBroadcastProcessOperator, KeyedBatchProcessOperator):
+    """A `KeyedBroadcastProcess` with `on_batch`."""

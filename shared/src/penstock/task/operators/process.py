@@ -212,6 +212,8 @@ class ProcessBase(PartwiseOperator):
         check_process(process)
         self._declared = process
         self._operator = node.operator_id
+        self._methods = input_methods(process)
+        """Of each input the one that takes its rows."""
         self._name = type(process).__name__
         self._where = f"{node.verb} ({node.operator_id}): {self._name}"
         self._event_time = node.event_time
@@ -374,7 +376,6 @@ class KeyedProcessOperator(ProcessBase):
         self._keys = source.schema.select(source.keys, "process")
         self._keys_of = [each.schema.select(each.keys, "process") for each in node.inputs]
         """Of each input, by the names that they have there."""
-        self._methods = input_methods(self._declared)
         self._kinds = [field.type for field in self._keys]
         self._backend: KeyedBackend
         self._watermarks: GroupWatermarks
