@@ -737,11 +737,16 @@ class WaitingBatches(KeyedCoProcess[Event, Other, Minute]):
         return timed.group_by(key, "minute", maintain_order=True)
 
 
-def connected(p: Pipeline, out: Path, rate: float | None) -> None:
-    """Functions over two streams whose keys have unlike names."""
+def pair(p: Pipeline, rate: float | None) -> Any:
+    """Two streams whose keys have unlike names."""
     right = p.read(source(rate, splits=3)).filter(col("value") > 30).select("number", "at", name="key").as_(Other)
     left = p.read(source(rate)).filter(col("value") < 60).key_by("key")
-    both = left.connect(right.key_by("name"))
+    return left.connect(right.key_by("name"))
+
+
+def connected(p: Pipeline, out: Path, rate: float | None) -> None:
+    """Functions over two streams, by rows and by batches."""
+    both = pair(p, rate)
     both.process(Waiting()).uid("waiting").write(files.Sink(out / "rows"))
     both.process(WaitingBatches()).uid("waiting-batches").write(files.Sink(out / "batches"))
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from tests.integration.embedded_runs import Attempt, finish, interrupt, settings
+from tests.integration.pipelines import Waiting, WaitingBatches, every_row, pair
 from tests.integration.published import Destination, Sink
 
 from penstock import Pipeline
-from penstock.connectors import iterables
+from penstock.connectors import files, iterables
 from penstock.errors import IncompatibleStateError
 
 ROWS = 3_000
@@ -62,3 +63,20 @@ def test_a_pipeline_without_the_sink_is_refused(tmp_path: Path) -> None:
     other = _pipeline(destination, rate=1_000, uid="elsewhere")
     with pytest.raises(IncompatibleStateError, match=r"state of 'out' .* put it back"):
         finish(other, tmp_path, settings(2), resume=True)
+
+
+@pytest.mark.parametrize("flavours", [(Waiting, WaitingBatches), (WaitingBatches, Waiting)])
+def test_a_function_of_two_streams_goes_on_by_batches_or_by_rows(tmp_path: Path, flavours: tuple[type, type]) -> None:
+    """State and timers of the one are those of the other; the results are those of a run without a change."""
+
+    def declared(process: type, out: Path, rate: float | None) -> Pipeline:
+        pipeline = Pipeline("pair")
+        pair(pipeline, rate).process(process()).uid("waiting").write(files.Sink(out)).uid("out")
+        return pipeline
+
+    attempt = Attempt(parallelism=2, interval_ms=50, after_s=0, after_checkpoints=2)
+    before, after = flavours
+    assert interrupt(declared(before, tmp_path / "out", 4_000), tmp_path / "job", attempt, resume=False) is None
+    finish(declared(after, tmp_path / "out", None), tmp_path / "job", settings(3), resume=True)
+    finish(declared(before, tmp_path / "whole", None), tmp_path / "other", settings(1))
+    assert every_row(tmp_path / "out") == every_row(tmp_path / "whole") != {}
