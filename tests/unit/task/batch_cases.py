@@ -144,8 +144,8 @@ class ByBatch(Timers, KeyedProcess[Row, Seen]):
 
 def history(rng, inputs=1):
     """Batches, watermarks and restores: few keys, and event time moves on by so little that timers fall between rows."""
-    steps = [batch_of, batch_of, batch_of, mark_of, restore_of]
-    return [rng.choice(steps)(rng, inputs) for _ in range(rng.randint(1, 3 + inputs))]
+    steps = [batch_of, batch_of, batch_of, mark_of, restore_of, restore_of]
+    return [rng.choice(steps)(rng, inputs) for _ in range(rng.randint(1, 4 + inputs))]
 
 
 def batch_of(rng, inputs):
@@ -159,7 +159,7 @@ def batch_of(rng, inputs):
 
 
 def mark_of(rng, inputs):
-    return Mark(rng.randint(-60, 150), None)
+    return Mark(rng.randint(-60, 60), rng.choice([None, 0, 1]))
 
 
 def restore_of(rng, inputs):

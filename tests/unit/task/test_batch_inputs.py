@@ -234,6 +234,20 @@ def test_batches_are_whole_where_no_timer_looks_and_cut_where_one_might():
     assert sizes == [3, 3, 2, 1, 2, 1]
 
 
+def test_keys_that_are_ahead_after_a_rescale_see_their_own_watermark():
+    """Two subtasks that had come unlike far become one; the key of the right stream has a name of its own."""
+
+    def seen(process):
+        harness = OperatorHarness(node_of(process), parallelism=2, max_parallelism=8)
+        harness.watermark(12, 0)
+        harness = harness.restored(harness.snapshot(), 1)
+        harness.frame(pl.DataFrame({"number": 1, "name": list("abcdefgh"), EVENT_TIME: 20}), 1)
+        return [row["what"] for row in harness.output()]
+
+    assert seen(Batches()) == seen(Rows())
+    assert set(seen(Batches())) == {"right -1 12", "right -1 -1000"}
+
+
 @pytest.mark.parametrize("process", [AllBatches(), RuledBatches()])
 def test_a_batch_comes_behind_the_broadcast_rows_before_it(process):
     """A subtask lets others run between many of them; whatever comes next finishes them first."""
