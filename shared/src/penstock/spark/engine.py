@@ -14,7 +14,7 @@ from penstock.adapters.directory.claim import claimed
 from penstock.connectors.base import Source, WriteContext
 from penstock.errors import ExternalError, PenstockError, UsageError, nearest
 from penstock.graph.jobgraph import JobGraph, JobVertex, build_job_graph
-from penstock.graph.logical import LogicalPlan, Read
+from penstock.graph.logical import AssignEventTime, LogicalPlan, Read
 from penstock.ports import Clock
 from penstock.savepoint.folder import SavepointPlace
 from penstock.spark.archives import archive_of
@@ -99,7 +99,8 @@ def check_options(graph: JobGraph, plan: LogicalPlan, options: RunOptions) -> No
     """Whether a pipeline can be run so.
 
     Raises:
-        UsageError: a source is named that there is not, or state is to go in or out where a DataFrame is read.
+        UsageError: a source is named that there is not, or state is to go in or out where a DataFrame is read or event
+            time is another one than the source's.
         IncompatibleStateError: the state of the savepoint to start from does not fit; names every operator.
     """
     if options.start is not None:
@@ -107,6 +108,7 @@ def check_options(graph: JobGraph, plan: LogicalPlan, options: RunOptions) -> No
     sources = sources_of(graph, plan)
     if options.stateful:
         _check_positions(plan, sources)
+        _check_event_time(graph, plan)
     for operator, path in options.archives.items():
         if operator not in sources:
             raise UsageError(f"--source {operator}=...: there is no such source; {nearest(operator, sources)}")
@@ -120,6 +122,17 @@ def _check_positions(plan: LogicalPlan, sources: Mapping[str, Source[Any]]) -> N
         raise UsageError(
             f"{', '.join(without)}: a DataFrame has no position that a savepoint could hold; leave --from-savepoint and "
             "--to-savepoint out, or read files or a topic"
+        )
+
+
+def _check_event_time(graph: JobGraph, plan: LogicalPlan) -> None:
+    """A savepoint would say that event time behind these is as far as that of the source, which is another one."""
+    used = {operator.node for operator in graph.operators()}
+    timed = [node for node in plan if isinstance(node.operation, AssignEventTime) and node.id in used]
+    if timed:
+        raise UsageError(
+            f"{', '.join(node.operator_id for node in timed)}: how far event time has come behind with_event_time is in no "
+            "savepoint of a run on Spark; say event_time= at the source, or run without a savepoint or without Spark"
         )
 
 
