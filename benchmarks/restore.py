@@ -46,9 +46,7 @@ async def restored(folder: Path, manifest: Manifest, subtask: int, parallelism: 
     after.backend.close()
     shutil.rmtree(after.folder)
     handles = [handle for run in manifest.subtasks["v"][0].operators["op"].runs for handle in run]
-    own = sum(
-        end - start for handle in handles for group, (start, end) in handle.key_groups.items() if group in owned
-    )
+    own = sum(end - start for handle in handles for group, (start, end) in handle.key_groups.items() if group in owned)
     return seconds, cpu, blobs.read, own
 
 

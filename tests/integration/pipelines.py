@@ -787,16 +787,25 @@ class RuledBatches(Ruled):
 
 
 class Seeing(BroadcastProcess[Event, Other, Numbered]):
-    """All rows, by batches, each beside no rule that came twice."""
+    """All rows, each beside no rule that came twice."""
 
     seen = BroadcastState(int, bool)
 
-    def on_batch(self, frame: pl.DataFrame, ctx: BatchContext) -> pl.DataFrame:
-        return frame.select("number")
+    def on_row(self, row: Event, ctx: Context[Numbered]) -> None:
+        ctx.emit(Numbered(row.number))
 
     def on_broadcast(self, row: Other, ctx: Context[Numbered]) -> None:
         assert not self.seen.contains(row.number), f"rule {row.number} came twice"
         self.seen.set(row.number, True)
+
+
+class SeeingBatches(Seeing):
+    """The same by batches."""
+
+    on_row = BroadcastProcess.on_row
+
+    def on_batch(self, frame: pl.DataFrame, ctx: BatchContext) -> pl.DataFrame:
+        return frame.select("number")
 
 
 def broadcast(p: Pipeline, out: Path, rate: float | None) -> None:
@@ -806,8 +815,9 @@ def broadcast(p: Pipeline, out: Path, rate: float | None) -> None:
     both = rows.connect(rules.broadcast())
     both.process(Ruled()).uid("ruled").write(files.Sink(out / "ruled"))
     both.process(RuledBatches()).uid("ruled-batches").write(files.Sink(out / "ruled-batches"))
-    one = p.read(source(rate)).connect(rules.broadcast()).process(Seeing()).uid("seeing")
-    one.write(files.Sink(out / "all"))
+    all_rows = p.read(source(rate)).connect(rules.broadcast())
+    all_rows.process(Seeing()).uid("seeing").write(files.Sink(out / "all"))
+    all_rows.process(SeeingBatches()).uid("seeing-batches").write(files.Sink(out / "all-batches"))
 
 
 class Paid(KeyedProcess[Balance, Balance]):
