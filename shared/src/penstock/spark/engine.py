@@ -131,8 +131,8 @@ def _check_event_time(graph: JobGraph, plan: LogicalPlan) -> None:
     timed = [node for node in plan if isinstance(node.operation, AssignEventTime) and node.id in used]
     if timed:
         raise UsageError(
-            f"{', '.join(node.operator_id for node in timed)}: how far event time has come behind with_event_time is in no "
-            "savepoint of a run on Spark; say event_time= at the source, or run without a savepoint or without Spark"
+            f"{', '.join(node.operator_id for node in timed)}: how far event time has come behind with_event_time is in "
+            "no savepoint of a run on Spark; say event_time= at the source, or run without a savepoint or without Spark"
         )
 
 
