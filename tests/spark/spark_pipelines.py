@@ -237,6 +237,15 @@ def unbounded() -> Pipeline:
     return made
 
 
+def moved_back() -> Pipeline:
+    """Newest rows of keys that have an earlier time from one to the next."""
+    made = Pipeline("moved-back")
+    versions = [Event(number, f"k{number % 3}", START - timedelta(seconds=number)) for number in range(12)]
+    newest = made.read(iterables.Source(versions)).key_by("key").deduplicate("last")
+    newest.with_event_time("at", max_out_of_orderness="1h").final().write(files.Sink(OUT))
+    return made
+
+
 CASES: dict[str, Callable[[], Pipeline]] = {
     "fails-once": lambda: failing(fail_once),
     "fails-always": lambda: failing(fail_always),
@@ -250,6 +259,7 @@ CASES: dict[str, Callable[[], Pipeline]] = {
     "in-process": in_process,
     "types": every_type,
     "many-keys": many_keys,
+    "moved-back": moved_back,
     "unbounded": unbounded,
 }
 

@@ -11,6 +11,7 @@ from pipelines import CASES, Case, write_files
 from spark_runs import CASES_FILE, SPARK_CASES_FILE, execute, prepare, rounded, run
 
 from penstock.api.loading import load_pipeline
+from penstock.spark import replay
 from penstock.spark.native import native_windows
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -78,6 +79,13 @@ def test_every_type_crosses_an_exchange(spark, tmp_path):
     got = {row["key"]: row for row in rows(tmp_path / "spark")}
     assert got == {row["key"]: row for row in rows(tmp_path / "embedded")}
     assert len(got) == 21
+
+
+def test_a_row_whose_time_goes_back_is_the_last_one_all_the_same(local, tmp_path, monkeypatch):
+    """Spark sorts changes by the time that they were given: a row is taken back behind the one that replaces it."""
+    monkeypatch.setattr(replay, "SLICE_ROWS", 1)  # of the rows of a key that come together the last one counts
+    run(local, SPARK_CASES_FILE, tmp_path, {"case": "moved-back", "out": str(tmp_path / "out")}, native=False)
+    assert sorted((row["key"], row["number"]) for row in rows(tmp_path / "out")) == [("k0", 9), ("k1", 10), ("k2", 11)]
 
 
 @pytest.mark.parametrize("flavour", ["rows", "batches"])

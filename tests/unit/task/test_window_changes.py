@@ -19,6 +19,7 @@ from test_windows import SHAPES, windows_of
 from window_cases import GROUPS
 
 from penstock import Pipeline, col, count, cumulative, global_, lit, session, sliding, tumbling
+from penstock.api.updates import known_keys
 from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.connectors import iterables
 from penstock.errors import IncompatibleStateError, PipelineError
@@ -349,11 +350,13 @@ def test_what_cannot_be_is_refused(write, said):
         write(Pipeline("orders"))
 
 
-def test_changes_keep_what_they_replace_behind_another_event_time():
-    """So they can be written by their key, and be the last rows in the end."""
+def test_the_last_rows_of_changes_with_a_time_of_their_own_are_those_that_hold():
+    """By no key: where rows are sorted by that time the newest row of a key is not the last one."""
     rows = [Order(1, "x", START, 5), Order(1, "x", START, 7), Order(2, "y", START, 1)]
     p = Pipeline("orders")
-    final = orders_of(p, rows).with_event_time("at").filter(col("euros") > lit(2)).final()
+    changes = orders_of(p, rows).with_event_time("at").filter(col("euros") > lit(2))
+    assert known_keys(changes._node) is None
+    final = changes.final()
     assert final.select("id", "euros").collect().rows() == [(1, 7)]
 
 

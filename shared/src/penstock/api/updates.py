@@ -67,8 +67,13 @@ def update_keys(node: Node, verb: str) -> tuple[tuple[str, ...], str | None]:
                         f"keep it, or write .{verb}(...) before .{node.verb}(...)"
                     )
             return tuple(names[key] for key in keys), None if retracted is None else names[retracted]
-        case Filter() | AssignEventTime():
+        case Filter():
             return update_keys(node.inputs[0], verb)
+        case AssignEventTime():
+            raise PipelineError(
+                f"{verb}: the rows of changes with a time of their own replace no others by a key, because Spark sorts "
+                f"by it, so that a row may come before the one that it replaces; write .{verb} before .{node.verb}"
+            )
         case WindowAggregate() | WindowRows() as window:
             said = [field.name for field in window.window_fields]
             bounds = [name for name in said if name != RETRACTED]
