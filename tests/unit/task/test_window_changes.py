@@ -199,6 +199,13 @@ def test_a_window_is_sent_once_with_what_holds_when_it_ends(seed, aggregates, on
     assert play.late == play.model.late
 
 
+def check_nothing_is_left(harness: OperatorHarness) -> None:
+    (operator,) = harness.operators
+    assert operator._table.all_keys() == []
+    assert operator._others.kept_rows.all().is_empty()
+    assert operator._due._keys == {}
+
+
 def test_nothing_is_left_of_a_window_that_was_sent():
     harness = OperatorHarness(changes_node(KEPT))
     harness.frame(frame_of([("a", 1, 0, 10, False), ("a", 2, 20, 30, False), ("b", 3, 0, 10, False)]))
@@ -208,9 +215,22 @@ def test_nothing_is_left_of_a_window_that_was_sent():
     harness.watermark(9)
     assert [(row["key"], row["most"]) for row in sent_by(harness)] == [("a", 1), ("b", 3)]
     harness.watermark(29)
-    after = harness.snapshot()
+    check_nothing_is_left(harness)
     assert sum(len(data) for _, data in before.keyed) > 0
-    assert [data for _, data in after.keyed if data] == []
+    restored = harness.restored(harness.snapshot(), 1)
+    restored.watermark(29)
+    check_nothing_is_left(restored)
+
+
+def test_nothing_is_left_of_as_many_rows_that_were_never_there_as_rows_that_are():
+    """Behind a restore, too, though the key had no result when the snapshot was taken."""
+    harness = OperatorHarness(changes_node(KEPT))
+    harness.frame(frame_of([("a", 1, 0, 10, False), ("a", 2, 0, 10, True)]))
+    restored = harness.restored(harness.snapshot(), 1)
+    for each in (harness, restored):
+        each.watermark(9)
+        assert sent_by(each) == []
+        check_nothing_is_left(each)
 
 
 def test_of_rows_that_were_never_there_nothing_is_sent():

@@ -216,12 +216,13 @@ class AggregateChangesOperator(Operator):
             rows = canonical_keys(rows, self._keys)
             of_table = rows if COUNT not in rows.columns else rows.filter(pl.col(COUNT).is_null())
             if set(self._table.types) <= set(rows.columns):
-                self._load(of_table)
+                self._table.load(of_table)
             if self._others is not None and COUNT in rows.columns:
                 self._others.load(rows.filter(pl.col(COUNT).is_not_null()))
+            self._note(rows)
 
-    def _load(self, rows: pl.DataFrame) -> None:
-        self._table.load(rows)
+    def _note(self, rows: pl.DataFrame) -> None:
+        """Of a snapshot, what of a key was restored: it has one of these at least."""
 
 
 class _Sums:

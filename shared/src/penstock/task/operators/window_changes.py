@@ -79,8 +79,10 @@ class WindowChangesOperator(AggregateChangesOperator):
     def _header(self) -> dict[str, Any]:
         return {**super()._header(), "window": self._window}
 
-    def _load(self, rows: pl.DataFrame) -> None:
-        self._due.add(self._table.load(rows), rows[_END])
+    def _note(self, rows: pl.DataFrame) -> None:
+        # Also of those that the table does not have: as many rows were taken back as were added, but others.
+        keys = rows.select(self._keys.names).unique(maintain_order=True)
+        self._due.add(key_values(keys, self._keys), keys[_END])
 
 
 class _KeysByEnd:
