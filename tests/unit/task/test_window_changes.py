@@ -233,6 +233,16 @@ def test_nothing_is_left_of_as_many_rows_that_were_never_there_as_rows_that_are(
         check_nothing_is_left(each)
 
 
+def test_a_window_of_a_snapshot_is_sent_when_it_ends_and_not_before():
+    harness = OperatorHarness(changes_node(KEPT))
+    harness.frame(frame_of([("a", 1, 0, 10, False)]))
+    restored = harness.restored(harness.snapshot(), 1)
+    restored.watermark(8)
+    assert sent_by(restored) == []
+    restored.watermark(9)
+    assert [row["most"] for row in sent_by(restored)] == [1]
+
+
 def test_of_rows_that_were_never_there_nothing_is_sent():
     harness = OperatorHarness(changes_node(KEPT))
     harness.frame(frame_of([("a", 1, 0, 10, True), ("b", 1, 0, 10, False)]))
