@@ -20,7 +20,7 @@ IMAGES ?= penstock
 TAG ?= dev
 HOME_OF_FLINK ?= flink
 COLUMNS := $(addprefix tests/unit/task/test_,changes.py final.py joins.py regular_joins.py running.py sessions.py top_and_deduplicate.py top_changes.py \
-	windows.py)
+	window_changes.py windows.py)
 
 # What a process has compiled, the hundreds of processes that tests start need not compile again.
 export PYTHONDONTWRITEBYTECODE :=
