@@ -187,9 +187,12 @@ def stored(snapshot):
     return sorted(found, key=repr)
 
 
-def results(frames):
-    """Each row with its event time, and whether whoever takes them in this order has been told that it is late."""
-    found, told = [], MIN_WATERMARK
+def results(frames, told=MIN_WATERMARK):
+    """Each row with its event time, and whether whoever takes them in this order has been told that it is late.
+
+    `told`: what everybody was told before a restore, which results need not repeat.
+    """
+    found = []
     for frame in frames:
         marks = (
             frame[WATERMARK].fill_null(MIN_WATERMARK) if WATERMARK in frame.columns else [MIN_WATERMARK] * len(frame)
@@ -213,6 +216,7 @@ class History:
         self._carries = carries
         self._begin(parallelism, 0)
         self._outputs, self._states, self._frozen = [], [], []
+        self._told = [MIN_WATERMARK]
 
     def _begin(self, parallelism, number, **options):
         self._number = number
@@ -236,8 +240,9 @@ class History:
                 case Restore(count, _):
                     self._restore(count)
         self._end(self._harness.snapshot())
-        main = [by_key(results(output.frames)) for output in self._outputs]
-        sides = [by_key(results(output.sides.get("third", []))) for output in self._outputs]
+        outputs = list(zip(self._outputs, self._told, strict=True))
+        main = [by_key(results(output.frames, told)) for output, told in outputs]
+        sides = [by_key(results(output.sides.get("third", []), told)) for output, told in outputs]
         return main, sides, self._states
 
     def _subtasks(self):
@@ -264,6 +269,7 @@ class History:
     def _restore(self, parallelism):
         for each, watermark in enumerate(self._reached):
             self._harness.watermark(watermark, each)
+        self._told.append(max(self._told[-1], *self._reached))
         snapshot, now_us = self._harness.snapshot(), self._harness.now_us
         self._end(snapshot)
         self._begin(parallelism, self._number + 1, restored=snapshot, now_us=now_us)

@@ -27,8 +27,8 @@ from penstock.process_functions import (
 )
 from penstock.testing.harness import OperatorHarness
 
-EXAMPLES = 60
-EXAMPLES_ON_DISK = 8
+EXAMPLES = 20
+EXAMPLES_ON_DISK = 3
 
 
 class Pair(Timers, KeyedCoProcess[Row, Other, Seen]):
