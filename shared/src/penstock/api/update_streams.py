@@ -613,7 +613,8 @@ class WindowedUpdates(Verbs):
                 f"window: {', '.join(taken)} says which window a row is in; rename that of yours before"
             )
         rows = [field for field in node.row_schema if field.name in read]
-        windows = keyed._derive(
+        changes = UpsertStream(keyed._pipeline, node.inputs[0])  # by key and window they go their way at once
+        windows = changes._derive(
             AssignWindows(self._window), Schema((*rows, *bounds, Field(RETRACTED, BOOLEAN))), mode="retract"
         )
         keys = (*node.keys, *(field.name for field in bounds))
