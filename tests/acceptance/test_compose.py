@@ -89,7 +89,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Generator[Demo]:
             found.compose("--profile", "demo", "up", "--detach", "--build", timeout_s=1_200)
             yield found
         finally:
-            found.compose("--profile", "demo", "down", "--volumes", "--timeout", "10")
+            found.compose.down("--profile", "demo")
 
 
 def wait_for(condition: Callable[[], Any], what: str, demo: Demo, deadline_s: float = 180) -> Any:
