@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 import tempfile
@@ -25,6 +26,8 @@ from penstock.errors import PipelineError
 from penstock.graph.logical import RETRACTED, Node, Top
 from penstock.state import sorted_runs
 from penstock.state.row_order import order_of
+from penstock.state.segments import decode_segments, encode_segments
+from penstock.task.operators.keyed_table import WRITTEN
 from penstock.testing.harness import OperatorHarness, input_node
 from penstock.types import BOOLEAN, FLOAT64, INT64, STRING, Field, Schema, row_class
 
@@ -111,6 +114,26 @@ TTL = 80
 def is_over(touched: int, now: int) -> bool:
     """A key is forgotten as a whole eighth of the time to live, and no earlier than that time behind its last change."""
     return (touched // (TTL // 8) + 1) * (TTL // 8) + TTL < now
+
+
+@pytest.mark.parametrize("left", [[], ["b"]])
+def test_key_groups_of_which_a_snapshot_has_no_rows_are_restored(left):
+    """What a checkpoint brings together of deltas may tell only when keys were touched, of some key groups or of all."""
+    node = top_node(1, ttl=TTL)
+    keys = node.inputs[0].schema.select(["key"])
+    harness = OperatorHarness(node, max_parallelism=GROUPS)
+    harness.frame(frame_of([("a", 1.0, 0, False), ("b", 2.0, 0, False)]))
+    snapshot, keyed = harness.snapshot(), list[tuple[int, bytes]]()
+    for _, header, rows in decode_segments(snapshot.keyed, node.operator_id, "top-of-changes", keys):
+        whole = pl.col("key").is_in(left)
+        touched = rows.filter(pl.col(WRITTEN).is_not_null() & ~whole).select("key", WRITTEN)
+        for frame in (touched, rows.filter(whole)):
+            keyed += encode_segments(header, [frame], keys, GROUPS) if frame.height else []
+    successor = harness.restored(dataclasses.replace(snapshot, keyed=keyed), 1)
+    del successor.collected.frames[:]
+    successor.frame(frame_of([("b", 1.0, 1, False)]))
+    found = [row for frame in successor.collected.frames for row in frame.select("x", RETRACTED).rows()]
+    assert found == ([] if left else [(1.0, False)])
 
 
 @pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "rocksdb"])

@@ -77,10 +77,13 @@ class StandingRowsOperator(Operator):
         keyed = restored.keyed if restored is not None else ()
         parts = [rows for _, _, rows in decode_segments(keyed, self._operator, self._kind, self._keys)]
         if parts:
-            self._restore(canonical_keys(pl.concat(parts), self._keys))
+            self._restore(canonical_keys(pl.concat(parts, how="diagonal"), self._keys))
 
     def _restore(self, both: pl.DataFrame) -> None:
-        """Rows, and when their keys were touched, if that was kept."""
+        """Rows, and when their keys were touched, if that was kept. Segments of key groups without rows have no columns
+        for them."""
+        missing = {name: kind for name, kind in self._kept.items() if name not in both.columns}
+        both = both.with_columns(pl.lit(None, kind).alias(name) for name, kind in missing.items())
         rows = both.filter(pl.col(COUNT).is_not_null())
         self._rows.add(rows)
         self._came = int(rows[CAME].to_numpy().max(initial=self._came))
