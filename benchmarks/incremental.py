@@ -17,8 +17,9 @@ import polars as pl
 
 from benchmarks.checkpoints import Checkpoints
 from penstock.adapters.directory.blobs import DirectoryBlobs
+from penstock.ports import Blobs
 from penstock.process_functions import KeyedProcess, ValueState
-from penstock.protocol.keygroups import KeyGroupRange
+from penstock.protocol.keygroups import KeyGroupRange, key_group_range
 from penstock.protocol.manifests import Manifest
 from penstock.state.declarations import declared_states, describe_states
 from penstock.state.keyed_state import KeyCursor
@@ -87,19 +88,19 @@ class State:
         return manifest, written, 1_000 * (froze - began), time.perf_counter() - froze
 
 
-async def restored(before: State, manifest: Manifest) -> float:
-    """Seconds until another operator has the state."""
+async def restored(blobs: Blobs, manifest: Manifest, subtask: int = 0, parallelism: int = 1) -> tuple[float, float]:
+    """Seconds and CPU-seconds until a subtask of another operator has its part of the state."""
     after = State(Path(tempfile.mkdtemp()), incremental=False)
-    began = time.perf_counter()
-    folder = RestoreFolder(after.folder)
-    state = await restore_operator(manifest, "op", KeyGroupRange(0, GROUPS), 0, 1, before.blobs, folder)
+    began, cpu = time.perf_counter(), time.process_time()
+    folder, owned = RestoreFolder(after.folder), key_group_range(subtask, parallelism, GROUPS)
+    state = await restore_operator(manifest, "op", owned, subtask, parallelism, blobs, folder)
     assert state is not None
     after.backend.restore(state.keyed)
     folder.close()
-    seconds = time.perf_counter() - began
+    took = time.perf_counter() - began, time.process_time() - cpu
     after.backend.close()
     shutil.rmtree(after.folder)
-    return seconds
+    return took
 
 
 async def main(count: int) -> None:
@@ -128,9 +129,8 @@ async def main(count: int) -> None:
     for state in states:
         manifest = manifests[state.incremental]
         handles = manifest.subtasks["v"][0].operators["op"]
-        print(
-            f"{state.incremental=}: restore with {len(handles.deltas)} deltas: {await restored(state, manifest):.2f} s"
-        )
+        seconds, _ = await restored(state.blobs, manifest)
+        print(f"{state.incremental=}: restore with {len(handles.deltas)} deltas: {seconds:.2f} s")
     for state in states:
         state.backend.close()
         shutil.rmtree(state.folder)
