@@ -85,18 +85,19 @@ class AggregateChangesOperator(Operator):
             rows = self._of_known_keys(rows, output)
             if rows.height == 0:
                 return
-        fresh, before, after = self._counted(rows)
-        self._keep(key_values(fresh, self._keys), after)
-        beside = fresh.select(*self._keys.names, *self._hidden)
-        self._send(before, after, beside, output)
-        self._table.maintain(fresh.height)
+        _, fresh, before, after = self._take(rows)
+        self._send(before, after, fresh.select(*self._keys.names, *self._hidden), output)
 
-    def _counted(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-        """Of the keys that rows touch: what the rows come to, and what is kept of them before and after."""
+    def _take(self, rows: pl.DataFrame) -> tuple[Sequence[Any], pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+        """Count rows; the keys that they touch, what the rows come to, and what is kept of the keys before and after."""
         with self._failing():
             fresh = self._sums.of_rows(rows, self._hidden)
-            before = self._table.find(key_values(fresh, self._keys))
-            return fresh, before, self._after(rows, fresh, before)
+            keys = key_values(fresh, self._keys)
+            before = self._table.find(keys)
+            after = self._after(rows, fresh, before)
+        self._keep(keys, after)
+        self._table.maintain(len(keys))
+        return keys, fresh, before, after
 
     @contextmanager
     def _failing(self) -> Generator[None]:
@@ -222,7 +223,7 @@ class AggregateChangesOperator(Operator):
             self._note(rows)
 
     def _note(self, rows: pl.DataFrame) -> None:
-        """Of a snapshot, what of a key was restored: it has one of these at least."""
+        """These rows of a snapshot were restored: every key that it has is in one of them at least."""
 
 
 class _Sums:

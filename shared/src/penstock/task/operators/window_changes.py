@@ -50,11 +50,8 @@ class WindowChangesOperator(AggregateChangesOperator):
         rows = rows.filter(~late)
         if rows.height == 0:
             return
-        fresh, _, after = self._counted(rows)
-        keys = key_values(fresh, self._keys)
-        self._keep(keys, after)
+        keys, fresh, _, _ = self._take(rows)
         self._due.add(keys, fresh[_END])
-        self._table.maintain(len(keys))
 
     def fire_due(self, watermark: int, output: Output) -> bool:
         keys = self._due.taken(self._watermarks.advance(watermark))
