@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.graph.logical import CumulativeWindow, SlidingWindow, TumblingWindow
+from penstock.graph.logical import CumulativeWindow, FixedWindow, SlidingWindow, TumblingWindow
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,7 +32,7 @@ class WindowShape:
     cumulative: bool = False
 
     @classmethod
-    def of(cls, window: TumblingWindow | SlidingWindow | CumulativeWindow) -> WindowShape:
+    def of(cls, window: FixedWindow) -> WindowShape:
         """The shape of a declared window."""
         match window:
             case TumblingWindow():

@@ -16,6 +16,7 @@ from penstock.graph.logical import (
     AsOf,
     CallSettings,
     CumulativeWindow,
+    FixedWindow,
     Join,
     JoinKind,
     JoinTime,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 On = str | Sequence[str] | Mapping[str, str]
 """Key columns: those of these names on both sides, or left name to right name."""
-JoinWindow = TumblingWindow | SlidingWindow | CumulativeWindow
 
 _MAY_MISS: Final[dict[JoinKind, tuple[bool, bool]]] = {
     "inner": (False, False), "left": (False, True), "right": (True, False), "full": (True, True),
@@ -47,7 +47,7 @@ _MAY_MISS: Final[dict[JoinKind, tuple[bool, bool]]] = {
 
 
 def join_time(
-    within: Duration | tuple[Duration, Duration] | None, window: JoinWindow | None, as_of: bool, how: JoinKind
+    within: Duration | tuple[Duration, Duration] | None, window: FixedWindow | None, as_of: bool, how: JoinKind
 ) -> JoinTime | None:
     """Which rows of a key meet; None for all."""
     if as_of and how not in ("inner", "left"):
@@ -272,7 +272,7 @@ def _results(left: Schema, right: Schema, keys: Mapping[str, str], how: JoinKind
         for field in right
         if field.name not in keys
     ]
-    for bound in window_bounds(retracts=False) if isinstance(time, JoinWindow) else ():
+    for bound in window_bounds(retracts=False) if isinstance(time, FixedWindow) else ():
         if any(field.name == bound.name for field in fields):
             raise PipelineError(
                 f"join: there is a column {bound.name!r} already, which the join in windows makes; to join results of "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
 from penstock.api.async_verbs import awaited_class, call_settings, check_on_error
 from penstock.api.connected_streams import BroadcastConnectedStreams, BroadcastStream
-from penstock.api.joins import JoinWindow, On, in_time, join_node, join_time, lookup_join_node, regular_join_node
+from penstock.api.joins import On, in_time, join_node, join_time, lookup_join_node, regular_join_node
 from penstock.api.keyed_streams import KeyedStream, OverStream
 from penstock.api.sets import set_node
 from penstock.api.update_streams import UpsertStream
@@ -39,6 +39,7 @@ from penstock.graph.logical import (
     As,
     AssignProcessingTime,
     Explode,
+    FixedWindow,
     JoinKind,
     MapAsync,
     MapBatches,
@@ -365,7 +366,7 @@ class Stream(ColumnVerbs, Generic[T]):
         on: On,
         how: Literal["semi", "anti"],
         within: Duration | tuple[Duration, Duration] | None = None,
-        window: JoinWindow | None = None,
+        window: FixedWindow | None = None,
         as_of: bool = False,
         ttl: Duration | None = None,
         suffix: str = "_right",
@@ -378,7 +379,7 @@ class Stream(ColumnVerbs, Generic[T]):
         on: On,
         how: Literal["inner", "left", "right", "full"] = "inner",
         within: Duration | tuple[Duration, Duration] | None = None,
-        window: JoinWindow | None = None,
+        window: FixedWindow | None = None,
         as_of: bool = False,
         ttl: Duration | None = None,
         suffix: str = "_right",
@@ -390,7 +391,7 @@ class Stream(ColumnVerbs, Generic[T]):
         on: On,
         how: JoinKind = "inner",
         within: Duration | tuple[Duration, Duration] | None = None,
-        window: JoinWindow | None = None,
+        window: FixedWindow | None = None,
         as_of: bool = False,
         ttl: Duration | None = None,
         suffix: str = "_right",

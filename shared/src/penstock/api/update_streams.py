@@ -36,7 +36,6 @@ from penstock.graph.logical import (
     AggregateChanges,
     AssignEventTime,
     AssignWindows,
-    CumulativeWindow,
     Filter,
     FixedWindow,
     JoinKind,
@@ -47,10 +46,8 @@ from penstock.graph.logical import (
     Project,
     Read,
     RowWindow,
-    SlidingWindow,
     ToChanges,
     Top,
-    TumblingWindow,
     Union,
     WindowChanges,
     ancestors,
@@ -471,7 +468,7 @@ class KeyedUpdates(StreamBase):
             >>> timed.key_by("auction").window(tumbling("1h")).agg(revenue=col("revenue").sum()).schema.names
             ('auction', 'window_start', 'window_end', 'revenue')
         """
-        if not isinstance(window, TumblingWindow | SlidingWindow | CumulativeWindow):
+        if not isinstance(window, FixedWindow):
             raise PipelineError(
                 "window: of changes there are tumbling, sliding and cumulative windows; a row that is taken back may "
                 "part a session, and for all rows together write .agg(...) without a window"

@@ -17,6 +17,7 @@ from penstock.graph.logical import (
     Deduplicate,
     Explode,
     Filter,
+    FixedWindow,
     GlobalWindow,
     Join,
     LastRows,
@@ -198,7 +199,7 @@ def describe_window(window: RowWindow) -> str:
             return "global_()"
 
 
-def _placed(window: TumblingWindow | SlidingWindow | CumulativeWindow) -> str:
+def _placed(window: FixedWindow) -> str:
     offset = f", offset={format_duration(window.offset_us)!r}" if window.offset_us else ""
     return f"{offset}, timezone={window.timezone!r}" if window.timezone else offset
 

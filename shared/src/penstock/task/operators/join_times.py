@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import polars as pl
 
-from penstock.graph.logical import CumulativeWindow, SlidingWindow, TumblingWindow, Within
+from penstock.graph.logical import FixedWindow, Within
 from penstock.task.operators.join_rows import LEFT
 from penstock.task.operators.lateness import FixedLateness
 from penstock.types import TIMESTAMP, polars_type
@@ -76,7 +76,7 @@ class WithinMeeting:
 class WindowMeeting:
     """Rows meet that are in the same window, in each of them; the moment is the window's end on its clock."""
 
-    def __init__(self, window: TumblingWindow | SlidingWindow | CumulativeWindow) -> None:
+    def __init__(self, window: FixedWindow) -> None:
         judge = FixedLateness(window, 0)
         self._judge, self._shape, self._clock = judge, judge.shape, judge.clock
 

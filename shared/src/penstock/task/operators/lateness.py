@@ -16,6 +16,7 @@ from penstock.batches import EVENT_TIME
 from penstock.graph.logical import (
     AsOf,
     CumulativeWindow,
+    FixedWindow,
     Join,
     Node,
     Over,
@@ -74,7 +75,7 @@ def of_windows_that_are_over(frame: pl.DataFrame, marks: NDArray[np.int64] | int
 class FixedLateness:
     """Lateness for windows whose bounds are known beforehand."""
 
-    def __init__(self, window: TumblingWindow | SlidingWindow | CumulativeWindow, lateness_us: int) -> None:
+    def __init__(self, window: FixedWindow, lateness_us: int) -> None:
         self.shape = WindowShape.of(window)
         self.clock = clock_of(window.timezone)
         self._lateness = lateness_us

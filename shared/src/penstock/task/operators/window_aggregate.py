@@ -18,7 +18,7 @@ import polars as pl
 
 from penstock.batches import EVENT_TIME, PANE, ROWS, WATERMARK
 from penstock.errors import IncompatibleStateError
-from penstock.graph.logical import CumulativeWindow, Node, SlidingWindow, TumblingWindow, WindowAggregate
+from penstock.graph.logical import FixedWindow, Node, WindowAggregate
 from penstock.state.freezes import ADDS
 from penstock.state.segments import decode_segments
 from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, PassingOperator, RestoredState
@@ -48,7 +48,7 @@ class WindowAggregateOperator(PassingOperator):
     def __init__(self, node: Node) -> None:
         operation = cast("WindowAggregate", node.operation)
         self._operator = node.operator_id
-        window = cast("TumblingWindow | SlidingWindow | CumulativeWindow", operation.window)
+        window = cast("FixedWindow", operation.window)
         self._timezone = window.timezone
         self._lateness = operation.allowed_lateness_us
         self._judge = FixedLateness(window, self._lateness)
