@@ -9,23 +9,19 @@ CYCLES ?= 200
 LEADER ?= 50
 MINUTES ?= 60
 RATE ?= 50000
-LONG := tests/e2e/test_at_least_once.py tests/e2e/test_brokers_away.py tests/e2e/test_catch_up.py tests/e2e/test_chaos.py tests/e2e/test_iceberg.py tests/e2e/test_kill.py \
-	tests/e2e/test_pipeline_service.py tests/e2e/test_platform.py tests/e2e/test_postgres.py tests/e2e/test_secrets.py \
-	tests/integration/test_kafka_changes_killed.py tests/integration/test_opensearch_sink.py tests/integration/test_postgres_changes_killed.py tests/integration/test_postgres_killed.py tests/integration/test_split_publishing.py \
-	tests/platform/test_servers.py \
-	tests/spark/test_connect.py tests/spark/test_event_logs.py tests/spark/test_kafka_changes.py tests/spark/test_savepoints_on_minio.py tests/spark/test_seam.py tests/spark/test_sinks_kafka.py tests/spark/test_speculation.py \
-	tests/spark/test_standalone.py tests/spark/test_steps_kafka.py tests/unit/dashboard/test_page_rules.py \
-	tests/unit/dashboard/test_walk.py tests/unit/dispatcher/test_rest_tls.py
 IMAGES ?= penstock
 TAG ?= dev
 HOME_OF_FLINK ?= flink
 COLUMNS := $(addprefix tests/unit/task/test_,changes.py final.py joins.py regular_joins.py running.py sessions.py top_and_deduplicate.py top_changes.py \
 	window_changes.py windows.py)
 
+# A group of tests runs in one process (tests/lanes.py), the longest groups first.
+PYTEST := $(BIN)/python -m pytest --dist loadscope --no-loadscope-reorder --durations 25
+
 # What a process has compiled, the hundreds of processes that tests start need not compile again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lock demo platform test acceptance lint docs sbom audit bench bench-kafka properties simulate chaos soak k8s flink clean
+.PHONY: help setup lock demo platform test servers acceptance lint docs sbom audit bench bench-kafka properties simulate chaos soak k8s flink clean
 
 help: ## Print the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -73,16 +69,19 @@ platform: setup ## Fetch what the tests' Kafka, MinIO and Redis run from, into ~
 	$(BIN)/penstock up --fetch-only
 	@command -v java >/dev/null || test -x "$$JAVA_HOME/bin/java" || exit 0; $(BIN)/python -m tests.class_archives
 
-test: platform ## Run all tests but those of `make acceptance`
-	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 25 --ignore tests/acceptance $(addprefix --ignore=,$(LONG))
+test: setup ## Run the tests that start nothing but Python (the first of three lanes; see tests/lanes.py)
+	$(PYTEST) --lane python -n 3
 
-acceptance: platform ## Run the longest tests, and what needs a container engine, a real Prometheus or helm
+servers: platform ## Run the tests with Kafka, MinIO, Redis, Postgres, OpenSearch, Spark and Chromium
+	$(PYTEST) --lane servers -n 3
+
+acceptance: platform ## Run the tests with containers, Helm and Prometheus, the chaos run, and state with incremental checkpoints
 	@for program in promtool dockerd mmdebstrap docker-compose; do command -v $$program >/dev/null || missing=1; done; \
 		test -z "$$missing" || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || { apt-get update -qq && \
 		RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install --yes -qq --no-install-recommends \
 		prometheus docker.io iptables mmdebstrap docker-compose; }
-	$(BIN)/python -m pytest $(LONG) tests/acceptance --durations 10 --randomly-dont-reorganize
-	$(BIN)/python -m pytest -n 2 --dist loadfile -p tests.unit.task.incremental_checkpoints $(COLUMNS) \
+	$(PYTEST) --lane acceptance -n 3 --randomly-dont-reorganize
+	$(PYTEST) -n 2 -p tests.unit.task.incremental_checkpoints $(COLUMNS) \
 		--deselect tests/unit/task/test_changes.py::test_a_key_whose_rows_are_gone_begins_anew
 
 lint: setup ## Check format, style, types and import rules

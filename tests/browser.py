@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from playwright.async_api import Browser, async_playwright
+from tests.lanes import demand_servers
 
 VARIABLE: Final = "PENSTOCK_CHROMIUM"
 NAMES: Final = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
@@ -33,6 +34,7 @@ def chromium() -> str:
 @asynccontextmanager
 async def started_browser() -> AsyncGenerator[Browser]:
     """A browser without a window."""
+    demand_servers("Chromium")
     program = chromium()
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=program, args=ARGUMENTS)

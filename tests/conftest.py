@@ -1,7 +1,9 @@
 """The real parts for tests: Kafka, MinIO and Redis, started when the first test asks for them, ended with the run.
 
 * `platform`: one set for the whole run, shared by all its processes; every test takes a cluster name of its own.
-* `own_platform`: a set for one test, which may kill, pause and restart its servers; `three_brokers`: with three brokers.
+* `own_platform`: a set for one test, which may kill, pause and restart its servers; `own_stores`: without Kafka;
+  `three_brokers`: with three brokers.
+* `postgres`: one for the whole run.
 
 What is missing on the machine is a failure that says what to type, never a skip.
 """
@@ -27,6 +29,8 @@ import structlog
 from hypothesis import is_hypothesis_test, settings
 from structlog.dev import plain_traceback
 from tests.class_archives import SPARK, quick_java
+from tests.lanes import LANES, VARIABLE, Groups, arrange, demand_servers, shadow_servers
+from tests.postgres_server import PostgresServer, running_postgres
 
 from penstock.connectors.kafka import default_cluster as kafka_platform
 from penstock.settings import FILE_VARIABLE, ClusterSettings
@@ -56,6 +60,10 @@ class SharedPlatform:
         return replace(self._settings, name=f"{name}-{secrets.token_hex(4)}")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--lane", choices=LANES, help="run only the tests of this lane (tests/lanes.py)")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Tell the workers of this run which folder its servers use and whose end is theirs; import Penstock as users do."""
     # Python 3.11.7 counts nested syntax trees in one place (SystemError: AST constructor recursion depth mismatch). A
@@ -75,11 +83,22 @@ def pytest_configure(config: pytest.Config) -> None:
     assert me is not None
     os.environ[_FOLDER] = str(Path(tempfile.gettempdir()) / f"penstock-tests-{os.getpid()}-{secrets.token_hex(4)}")
     os.environ[_OWNER] = f"{me.pid} {me.started}"
+    if lane := config.getoption("--lane"):
+        os.environ[VARIABLE] = lane
+        if lane == "python":
+            shadow_servers(Path(os.environ[_FOLDER]) / "no-servers")
     os.environ.setdefault("SPARK_SUBMIT_OPTS", quick_java(SPARK))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Divide the numbers of examples by SHARE, but in a search."""
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
+    """Tests of a group run in one process."""
+    return Groups(config, log, Path(os.environ[_FOLDER]))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Choose the tests of a lane, and divide the numbers of examples by SHARE, but in a search."""
+    arrange(config, items, Path(os.environ[_FOLDER]))
     if settings.get_current_profile_name() == "fresh":
         return
     tests = {item.obj for item in items if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj)}
@@ -105,6 +124,7 @@ def platform() -> SharedPlatform:
     """Kafka, MinIO and Redis, shared by the whole run."""
     from penstock.platform.parts import cached_parts
 
+    demand_servers("Kafka, MinIO and Redis")
     return SharedPlatform(_run(_guard().shared(cached_parts())))
 
 
@@ -115,9 +135,22 @@ def own_platform() -> Generator[Any]:
 
 
 @pytest.fixture
+def own_stores() -> Generator[Any]:
+    """The same without Kafka, for a test that kills only MinIO or Redis."""
+    yield from _own_servers(kafka=False)
+
+
+@pytest.fixture
 def three_brokers() -> Generator[Any]:
     """The same with three brokers: topics are replicated three times, and one broker may be lost."""
     yield from _own_servers(brokers=3)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Generator[PostgresServer]:
+    """A Postgres for the whole run, whose tests are one group; each has tables of its own."""
+    with running_postgres() as server:
+        yield server
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -147,12 +180,13 @@ def _process_as_it_was() -> Generator[None]:
     structlog.reset_defaults()
 
 
-def _own_servers(**plan: int) -> Generator[Any]:
+def _own_servers(*, kafka: bool = True, **plan: int) -> Generator[Any]:
     from penstock.platform.parts import cached_parts
     from penstock.platform.servers import plan_servers
 
+    demand_servers("MinIO and Redis")
     name = f"own-{secrets.token_hex(4)}"
-    servers = _run(_guard().own(cached_parts(), name, plan_servers(heap_mb=256, **plan)))
+    servers = _run(_guard().own(cached_parts(), name, plan_servers(heap_mb=256, **plan), kafka=kafka))
     yield servers
     _run(servers.kill())
 

@@ -66,15 +66,24 @@ class Guard:
                 settings.write_text(settings_to_toml(servers.settings()))
             return load_settings(settings, {})
 
-    async def own(self, parts: Parts, name: str, plan: ServersPlan | None = None) -> Servers:
+    async def own(self, parts: Parts, name: str, plan: ServersPlan | None = None, *, kafka: bool = True) -> Servers:
         """Servers that only the caller uses, started; it ends them, or they end with the run.
+
+        Args:
+            parts: what they are started from.
+            name: of their folder.
+            plan: ports, names and passwords.
+            kafka: start the brokers, too; without them, only MinIO and Redis run.
 
         Raises:
             ServerStartError: they did not start.
         """
         async with self._locked():
             servers = self._servers(parts, self.folder / name, plan or plan_servers(heap_mb=256))
-        await servers.start()
+        if kafka:
+            await servers.start()
+        else:
+            await asyncio.gather(servers.minio.start(), servers.redis.start())
         return servers
 
     async def end(self) -> None:

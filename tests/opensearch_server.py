@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from tests.lanes import demand_servers
 from tests.pinned_jars import fetched
 from tests.services import wait_for
 
@@ -123,6 +124,7 @@ class OpenSearchServer:
 @contextmanager
 def running_opensearch() -> Generator[OpenSearchServer]:
     """A server of its own."""
+    demand_servers("OpenSearch")
     folder = Path(tempfile.mkdtemp(prefix="penstock-opensearch-"))
     server = OpenSearchServer(folder)
     try:

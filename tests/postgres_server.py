@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import psycopg
+from tests.lanes import demand_servers
 from tests.services import wait_for
 
 from penstock.platform.free_ports import HOST, free_port
@@ -126,6 +127,7 @@ class PostgresServer:
 @contextmanager
 def running_postgres(*settings: str) -> Iterator[PostgresServer]:
     """A server of its own, with these settings beside those of all."""
+    demand_servers("Postgres")
     folder = Path(tempfile.mkdtemp(prefix="penstock-postgres-"))
     folder.chmod(0o755)
     server = PostgresServer(folder, settings)

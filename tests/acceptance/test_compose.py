@@ -23,7 +23,7 @@ from .committed import CommittedRows
 from .docker import STAND_INS, Compose, engine, run
 from .orders import PARTITIONS, expected, windows
 
-pytestmark = pytest.mark.timeout(1_500)
+pytestmark = [pytest.mark.timeout(1_500), pytest.mark.group("containers")]
 
 ROWS = 240_000
 RATE = 2_000

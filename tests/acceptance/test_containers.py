@@ -22,7 +22,7 @@ from penstock.testing.containers import PenstockContainers
 from .committed import CommittedRows
 from .docker import ROOT, STAND_INS, engine, run
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.group("containers")]
 
 ROWS = 12_000
 RATE = 2_000

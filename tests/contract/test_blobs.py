@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from tests.lanes import implementations
 
 from penstock.adapters.conditional_put import check_conditional_put
 from penstock.adapters.directory.blobs import DirectoryBlobs
@@ -61,7 +62,7 @@ async def of_a_url(_: Path, cluster: Callable[[], ClusterSettings]) -> AsyncIter
 FACTORIES = {"of_a_url": of_a_url, "local_copies": local_copies, "memory": memory, "directory": directory, "s3": s3}
 
 
-@pytest.fixture(params=sorted(FACTORIES))
+@pytest.fixture(params=implementations(FACTORIES, "s3", "of_a_url"))
 async def blobs(
     request: pytest.FixtureRequest, tmp_path: Path, cluster: Callable[[], ClusterSettings]
 ) -> AsyncIterator[Blobs]:

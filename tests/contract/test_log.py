@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from tests.lanes import implementations
 
 from penstock.adapters.directory.log import DirectoryLog
 from penstock.adapters.kafka.log import KafkaLog
@@ -41,7 +42,7 @@ FACTORIES = {"memory": memory, "directory": directory, "kafka": kafka}
 LARGEST_BYTES = {"memory": 9 << 20, "directory": 9 << 20, "kafka": (8 << 20) - 1_024}
 
 
-@pytest.fixture(params=sorted(FACTORIES))
+@pytest.fixture(params=implementations(FACTORIES, "kafka"))
 def kind(request: pytest.FixtureRequest) -> str:
     """Which implementation the test runs on."""
     return request.param

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import pytest
 from redis.asyncio import Redis
+from tests.lanes import implementations
 
 from penstock.adapters.memory import MemoryMetadata
 from penstock.adapters.redis_metadata import RedisMetadata
@@ -75,7 +76,7 @@ async def redis(cluster: Callable[[], ClusterSettings]) -> AsyncIterator[Made]:
 FACTORIES = {"memory": memory, "redis": redis}
 
 
-@pytest.fixture(params=sorted(FACTORIES))
+@pytest.fixture(params=implementations(FACTORIES, "redis"))
 async def made(request: pytest.FixtureRequest, cluster: Callable[[], ClusterSettings]) -> AsyncIterator[Made]:
     """A fresh, empty store, and its time."""
     async for pair in FACTORIES[request.param](cluster):

@@ -18,13 +18,13 @@ from tests.chaos.links import Link
 from tests.http_service import Service, running_service
 from tests.integration.one_job import until
 from tests.opensearch_server import OpenSearchServer, running_opensearch
-from tests.postgres_server import PostgresServer, running_postgres
+from tests.postgres_server import PostgresServer
 
 from penstock.platform.free_ports import free_port
 
 from .conftest import Command, kill
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.servers, pytest.mark.timeout(180)]
 
 KEYS = 50
 PIPELINE = """
@@ -146,12 +146,6 @@ async def check_keys(folder: Path, to: Destination) -> None:
 # -- Postgres -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def database() -> Iterator[PostgresServer]:
-    with running_postgres() as found:
-        yield found
-
-
 def table(database: PostgresServer, name: str, columns: str, options: str) -> Destination:
     database.execute(f"create table {name} ({columns})")
     url = database.url.replace(f":{database.port}/", ":PORT/")
@@ -162,14 +156,14 @@ def table(database: PostgresServer, name: str, columns: str, options: str) -> De
     )  # fmt: skip
 
 
-async def test_rows_of_postgres(tmp_path: Path, database: PostgresServer) -> None:
+async def test_rows_of_postgres(tmp_path: Path, postgres: PostgresServer) -> None:
     """Rows that are added."""
-    await check_rows(tmp_path, table(database, "added", "key bigint, n bigint", ""))
+    await check_rows(tmp_path, table(postgres, "added", "key bigint, n bigint", ""))
 
 
-async def test_keys_of_postgres(tmp_path: Path, database: PostgresServer) -> None:
+async def test_keys_of_postgres(tmp_path: Path, postgres: PostgresServer) -> None:
     """Rows that replace others."""
-    await check_keys(tmp_path, table(database, "keyed", "key bigint primary key, n bigint", ', key="key"'))
+    await check_keys(tmp_path, table(postgres, "keyed", "key bigint primary key, n bigint", ', key="key"'))
 
 
 # -- Redis --------------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ SEED = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.acceptance
 def test_no_fault_loses_or_doubles_a_row(own_platform: Any) -> None:
     """Processes, servers, links, named steps in turn; then every row of all sinks is compared, and nothing is left.
 

@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 
 from .conftest import EXAMPLES, Command, kill
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.acceptance]
 
 EXAMPLE = EXAMPLES / "departures_iceberg.py"
 SEED = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(10**6)))

@@ -19,7 +19,7 @@ import pytest
 
 from .conftest import EXAMPLES, Command, kill
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.acceptance]
 
 SEED = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(10**6)))
 MOMENTS = 16

@@ -18,7 +18,7 @@ from penstock.platform.process_table import ProcessTable
 from penstock.platform.processes import ProcessId, identify, is_alive, marked
 from penstock.settings import load_settings
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300), pytest.mark.servers]
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 120

@@ -6,14 +6,13 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
-from tests.postgres_server import PostgresServer, running_postgres
+from tests.postgres_server import PostgresServer
 
 from .conftest import EXAMPLES, Command, kill
 
@@ -33,12 +32,6 @@ flights = files.Source(DATA, schema=Flight, event_time="scheduled", max_out_of_o
 per_day = p.read(flights).key_by("origin").window(tumbling("1d")).agg(flights=count(), most=col("delay_min").max())
 per_day.write(postgres.Sink("departures", url=param("database", ""), create=True))
 """
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with running_postgres() as found:
-        yield found
 
 
 class Database:
@@ -61,7 +54,7 @@ class Database:
 
 
 @pytest.mark.parametrize("kind", ["by_key", "added"])
-def test_kills_change_nothing(tmp_path: Path, server: PostgresServer, kind: str) -> None:
+def test_kills_change_nothing(tmp_path: Path, postgres: PostgresServer, kind: str) -> None:
     """At random moments of which most lie behind the first commit."""
     print(f"seed {SEED}: repeat with PENSTOCK_TEST_SEED={SEED}")
     rng = random.Random(SEED)
@@ -71,7 +64,7 @@ def test_kills_change_nothing(tmp_path: Path, server: PostgresServer, kind: str)
         (tmp_path / "departures_postgres.py").write_text(file.read_text().replace("__file__", repr(str(file))))
         file, name = tmp_path / "added.py", "added"
         file.write_text(ADDED)
-    whole, killed = Database(server, f"{kind}_whole"), Database(server, f"{kind}_killed")
+    whole, killed = Database(postgres, f"{kind}_whole"), Database(postgres, f"{kind}_killed")
     (tmp_path / "whole").mkdir()
     Command(tmp_path / "whole").run("run", file, "--param", whole.parameter)
     expected = whole.rows()

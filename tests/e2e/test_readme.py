@@ -16,7 +16,7 @@ import pytest
 
 from .conftest import ROOT, Command
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.servers]
 
 
 def blocks(page: str) -> list[tuple[str, str]]:

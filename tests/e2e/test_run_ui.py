@@ -19,7 +19,7 @@ from tests.browser import started_browser
 from .conftest import Command, wait_until
 from .test_command import HEAD
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.servers]
 
 PIPELINE = (
     HEAD

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.postgres_server import PostgresServer, running_postgres
+from tests.postgres_server import PostgresServer
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -20,8 +19,7 @@ def seed() -> int:
     return int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(10**6)))
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    """A Postgres of the module's own."""
-    with running_postgres() as found:
-        yield found
+@pytest.fixture
+def server(postgres: PostgresServer) -> PostgresServer:
+    """The Postgres of the run."""
+    return postgres

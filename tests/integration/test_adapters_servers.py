@@ -17,42 +17,42 @@ from penstock.ports import BlobExistsError
 pytestmark = pytest.mark.timeout(120)
 
 
-async def test_redis_restarts(own_platform: Servers) -> None:
+async def test_redis_restarts(own_stores: Servers) -> None:
     """While Redis is away operations fail soon; once it is back the first one succeeds, with the same object."""
-    settings = own_platform.settings("faults")
+    settings = own_stores.settings("faults")
     metadata = RedisMetadata(settings.redis, settings.name)
     await metadata.put("k", b"v")
-    await own_platform.redis.kill()
+    await own_stores.redis.kill()
     with pytest.raises(ExternalError, match=r"key penstock:faults:lease.*redis\.url"):
         await metadata.acquire("lease", b"me", 1_000)
-    await own_platform.redis.start()
+    await own_stores.redis.start()
     assert await metadata.acquire("lease", b"me", 60_000)
-    await own_platform.redis.restart(by_force=True)  # an idle connection is broken unnoticed
+    await own_stores.redis.restart(by_force=True)  # an idle connection is broken unnoticed
     await metadata.put("k", b"w")
     assert await metadata.get("k") == b"w"
     await metadata.close()
 
 
-async def test_redis_hangs(own_platform: Servers) -> None:
+async def test_redis_hangs(own_stores: Servers) -> None:
     """A Redis that does not answer is given up after the timeout, and no late answer is taken for a later one's."""
-    settings = own_platform.settings("faults")
+    settings = own_stores.settings("faults")
     metadata = RedisMetadata(settings.redis, settings.name)
     await metadata.put("a", b"1")
     await metadata.put("b", b"2")
-    own_platform.redis.pause()
+    own_stores.redis.pause()
     started = time.monotonic()
     outcomes = await asyncio.gather(*(metadata.get("a") for _ in range(5)), return_exceptions=True)
     assert all(isinstance(outcome, ExternalError) for outcome in outcomes)
     assert time.monotonic() - started < 2 * TIMEOUT_S
-    own_platform.redis.resume()
+    own_stores.redis.resume()
     for _ in range(20):
         assert await asyncio.gather(metadata.get("b"), metadata.get("a")) == [b"2", b"1"]
     await metadata.close()
 
 
-async def test_redis_loses_no_cancellation(own_platform: Servers) -> None:
+async def test_redis_loses_no_cancellation(own_stores: Servers) -> None:
     """A task that is cancelled in the moment of an answer ends: a leader that steps down has such tasks."""
-    metadata = RedisMetadata(own_platform.settings("faults").redis, "faults")
+    metadata = RedisMetadata(own_stores.settings("faults").redis, "faults")
 
     async def put_for_ever() -> None:
         while True:
@@ -68,15 +68,15 @@ async def test_redis_loses_no_cancellation(own_platform: Servers) -> None:
     await metadata.close()
 
 
-async def test_store_restarts(own_platform: Servers) -> None:
+async def test_store_restarts(own_stores: Servers) -> None:
     """Short outages are ridden out by the client's retries; a create that is unsure says so and can be made again."""
-    settings = own_platform.settings("faults")
+    settings = own_stores.settings("faults")
     blobs = S3Blobs(settings.store, settings.name)
     await blobs.put("k", b"v")
-    await own_platform.minio.kill()
+    await own_stores.minio.kill()
     creating = asyncio.create_task(blobs.create("jobs/1", b"mine"))
     reading = asyncio.create_task(blobs.get("k"))
-    await own_platform.minio.start()
+    await own_stores.minio.start()
     try:
         await creating
     except ExternalError:  # its connection was reset while it waited for the answer
@@ -88,18 +88,18 @@ async def test_store_restarts(own_platform: Servers) -> None:
     assert await reading == b"v"
 
 
-async def test_store_stays_away(own_platform: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_store_stays_away(own_stores: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that refuses connections, or takes them and is silent, is an error with a bound and not a hang."""
     monkeypatch.setattr("penstock.adapters.s3_blobs.TIMEOUT_S", 3.0)
     monkeypatch.setattr("penstock.adapters.s3_blobs.LARGEST_GET_S", 3.0)
-    settings = own_platform.settings("faults")
+    settings = own_stores.settings("faults")
     blobs = S3Blobs(settings.store, settings.name)
     await blobs.put("k", b"v")
-    own_platform.minio.pause()
+    own_stores.minio.pause()
     await _all_fail(blobs)
-    own_platform.minio.resume()
+    own_stores.minio.resume()
     assert await blobs.get("k") in (b"v", b"w"), "what was asked for may still be done when the store goes on"
-    await own_platform.minio.kill()
+    await own_stores.minio.kill()
     await _all_fail(blobs)
 
 

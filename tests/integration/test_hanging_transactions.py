@@ -35,7 +35,7 @@ from penstock.platform.kafka import KafkaNode, KafkaServer, new_cluster_id
 from penstock.platform.parts import cached_parts
 from penstock.settings import ClusterSettings, KafkaSettings, settings_to_toml
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.servers]
 NAME = "hanging"
 
 

@@ -42,7 +42,7 @@ from penstock.connectors.opensearch.publishing import MARKS, DocumentPublisher, 
 from penstock.errors import BadRecordError, ExternalError, PenstockError
 from penstock.settings import Secret
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.servers]
 
 
 @pytest.fixture(scope="module")

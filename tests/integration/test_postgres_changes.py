@@ -154,6 +154,7 @@ async def test_a_table_whose_key_is_another_index(server: PostgresServer) -> Non
         assert await found.until(3) == [(2, None, None, True), (5, "Ulm", 3, False), (5, None, None, True)]
 
 
+@pytest.mark.servers
 async def test_rows_that_a_crash_could_undo_are_not_read() -> None:
     """Commits that are not on disk yet are visible to others: they are made durable before they are handed out."""
     with running_postgres("synchronous_commit=off", "wal_writer_delay=10s") as server:
@@ -390,6 +391,7 @@ async def test_a_slot_that_another_reads_is_waited_for(server: PostgresServer, m
         await other.reader.close()
 
 
+@pytest.mark.servers
 async def test_a_slot_that_was_lost_or_dropped() -> None:
     """The error says why, and what to do; nothing is skipped."""
     with running_postgres("max_slot_wal_keep_size=1MB", "min_wal_size=32MB", "max_wal_size=32MB") as server:

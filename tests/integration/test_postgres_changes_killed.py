@@ -25,7 +25,7 @@ from penstock.postgres_tables import table_rows
 from penstock.postgres_tables.change_log import ChangeLog
 from penstock.postgres_tables.change_positions import ChangePosition
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.servers]
 LAST = 9
 """The attempt that comes to the end, if a restart has come within a transaction by then."""
 MOST = 40

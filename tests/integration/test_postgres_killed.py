@@ -11,7 +11,7 @@ from tests.integration.failing_workers import with_failing_workers
 from tests.integration.publishing_by_hand import check_kills_change_nothing
 from tests.postgres_server import PostgresServer, running_postgres
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.servers]
 
 
 async def test_a_server_that_is_killed_changes_nothing() -> None:

@@ -317,10 +317,10 @@ async def test_a_script_whose_answer_is_lost_is_not_repeated(keys: Keys) -> None
     await check_doubt_changes_nothing(target, target.publisher(), 3, before)
 
 
-async def test_a_redis_that_is_killed_changes_nothing(own_platform: Any) -> None:
+async def test_a_redis_that_is_killed_changes_nothing(own_stores: Any) -> None:
     """It writes what it answers to its disk, and publishing goes on where it was."""
-    keys = Keys(own_platform.redis.settings.url.reveal())
-    await check_kills_change_nothing(Target(keys), 12, 6, lambda: own_platform.redis.restart(by_force=True))
+    keys = Keys(own_stores.redis.settings.url.reveal())
+    await check_kills_change_nothing(Target(keys), 12, 6, lambda: own_stores.redis.restart(by_force=True))
     keys.client.close()
 
 

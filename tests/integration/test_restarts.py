@@ -144,6 +144,7 @@ def test_what_no_run_can_begin_with(tmp_path: Path) -> None:
         p.run(directory=tmp_path / "state", from_savepoint=tmp_path / "nowhere", resume=True)
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_batches_and_settings_change_nothing(
     case: Case, expected: dict[str, Result], tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch

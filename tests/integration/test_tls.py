@@ -57,7 +57,7 @@ from penstock.settings import (
     settings_to_toml,
 )
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.servers]
 BOUND_S = 15.0
 """How long a client may take to say what is wrong, with the deadlines of these tests."""
 

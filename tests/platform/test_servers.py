@@ -30,7 +30,7 @@ from penstock.platform.parts import cached_parts
 from penstock.platform.servers import Servers
 from penstock.settings import ClusterSettings, Secret
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.servers]
 
 
 @asynccontextmanager
@@ -128,16 +128,16 @@ async def test_the_shared_platform_has_fresh_names(platform: Any) -> None:
     assert replace(one, name="") == replace(two, name="")
 
 
-async def test_redis_keeps_its_data_unless_told(own_platform: Servers, tmp_path: Path) -> None:
+async def test_redis_keeps_its_data_unless_told(own_stores: Servers, tmp_path: Path) -> None:
     """Data survive SIGKILL; a restart may also go back to an older copy, or wipe everything."""
-    own = own_platform.redis
+    own = own_stores.redis
 
     async def value() -> bytes | None:
-        async with redis_client(own_platform) as client:
+        async with redis_client(own_stores) as client:
             return await client.get("k")
 
     async def write(content: str) -> None:
-        async with redis_client(own_platform) as client:
+        async with redis_client(own_stores) as client:
             await client.set("k", content)
 
     await write("old")
@@ -151,15 +151,15 @@ async def test_redis_keeps_its_data_unless_told(own_platform: Servers, tmp_path:
     assert await value() is None
 
 
-async def test_a_paused_redis_does_not_answer(own_platform: Servers) -> None:
+async def test_a_paused_redis_does_not_answer(own_stores: Servers) -> None:
     """It answers again when it is resumed."""
-    async with redis_client(own_platform) as client:
+    async with redis_client(own_stores) as client:
         assert await client.ping()
-        own_platform.redis.pause()
+        own_stores.redis.pause()
         with pytest.raises(redis.exceptions.TimeoutError):
             await client.ping()
-        own_platform.redis.resume()
-    async with redis_client(own_platform) as client:
+        own_stores.redis.resume()
+    async with redis_client(own_stores) as client:
         assert await client.ping()
 
 

@@ -15,7 +15,7 @@ from penstock.api.loading import load_pipeline
 from penstock.cli.main import main
 from penstock.spark import session
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.servers]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "departures.py"
 
 CONF = [part for name, value in QUICK.items() for part in ("--conf", f"{name}={value}")]

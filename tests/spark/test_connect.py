@@ -17,7 +17,7 @@ from penstock.errors import ExternalError, UsageError
 from penstock.platform.free_ports import free_port
 from penstock.spark.session import SparkSettings, open_session
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.servers]
 
 
 def test_a_server_gives_the_same_rows(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from penstock.types import UINT32, UINT64
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.servers]
 START = datetime(2026, 3, 29, 0, 30, tzinfo=UTC)
 OWN = {
     "spark.sql.ansi.enabled": "true",

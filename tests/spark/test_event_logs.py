@@ -23,7 +23,7 @@ from standalone import end, start, wait_for
 from penstock.platform.free_ports import free_port
 from penstock.settings import ClusterSettings
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.servers]
 
 DEADLINE_S = 60
 DRIVER = """

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from embedded_runs import assert_same, counted, finish, newest, rows, settings
@@ -31,31 +33,61 @@ NATIVE = {
 """The windows that Spark's own plan must compute, by case; in all others there is none."""
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.on_spark], ids=lambda case: case.name)
-def test_every_verb_gives_the_same_rows(case: Case, spark, tmp_path):
-    """Embedded at parallelism 1 and 3, and Spark, as its own plan where it may, and replayed.
+ON_SPARK = [case for case in CASES if case.on_spark]
+DEALT = 4
+"""How many of the cases without such windows a run plays on a real Spark, chosen by its seed."""
 
-    Running results are compared by the last row of each key. What an operator counts is the same too.
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """All cases run on Spark's tasks without Spark; on Spark itself those whose windows it computes, and some others."""
+    if "case" in metafunc.fixturenames:
+        cases = ON_SPARK if "local" in metafunc.fixturenames else dealt(metafunc.config.getoption("randomly_seed", 0))
+        metafunc.parametrize("case", cases, ids=lambda case: case.name)
+
+
+def dealt(seed: int) -> list[Case]:
+    """The cases that are played on a real Spark."""
+    others = [case for case in ON_SPARK if case.name not in NATIVE]
+    return [case for case in ON_SPARK if case.name in NATIVE] + random.Random(seed).sample(others, DEALT)
+
+
+def embedded(case: Case, parallelism: int, folder: Path) -> Any:
+    """What the case comes to on one machine."""
+    out = folder / f"embedded-{parallelism}"
+    finish(case.declare(out, None), folder / f"state-{parallelism}", settings(parallelism))
+    return rounded(case.result(out))
+
+
+def on_spark(case: Case, session: Any, folder: Path, *, native: bool) -> tuple[Any, str]:
+    """What it comes to on Spark, and what its operators have counted."""
+    out = folder / f"spark-{native}"
+    made = prepare(session, CASES_FILE, folder / f"root-{native}", {"case": case.name, "out": str(out)}, native=native)
+    computed = {way.operator for way in native_windows(made.ways).values()}
+    assert computed == (NATIVE.get(case.name, set()) if native else set())
+    counts = execute(made).counts
+    return rounded(case.result(out)), json.dumps(counts, sort_keys=True)
+
+
+def test_every_verb_gives_the_same_rows(case: Case, local, tmp_path):
+    """Embedded at parallelism 1 and 3, and by Spark's tasks, which replay the rows.
+
+    Running results are compared by the last row of each key.
     """
     write_files(tmp_path / "in")
-    results = {}
-    for parallelism in (1, 3):
-        out = tmp_path / f"embedded-{parallelism}"
-        finish(case.declare(out, None), tmp_path / f"state-{parallelism}", settings(parallelism))
-        results[out.name] = rounded(case.result(out))
-    assert results["embedded-1"], "nothing was compared"
-    assert results["embedded-1"] == results["embedded-3"]
-    counts = {}
-    for native in (True, False) if case.name in NATIVE else (True,):
-        out = tmp_path / f"spark-{native}"
-        parameters = {"case": case.name, "out": str(out)}
-        root = tmp_path / f"root-{native}"
-        made = prepare(spark, CASES_FILE, root, parameters, native=native)
-        computed = {way.operator for way in native_windows(made.ways).values()}
-        assert computed == (NATIVE.get(case.name, set()) if native else set())
-        counts[native] = execute(made).counts
-        assert rounded(case.result(out)) == results["embedded-1"]
-    assert len({json.dumps(found, sort_keys=True) for found in counts.values()}) == 1
+    expected = embedded(case, 1, tmp_path)
+    assert expected, "nothing was compared"
+    assert embedded(case, 3, tmp_path) == expected
+    assert on_spark(case, local, tmp_path, native=False)[0] == expected
+
+
+def test_spark_gives_the_same_rows(case: Case, spark, tmp_path):
+    """As its own plan where it may, and replayed. What an operator counts is the same, too."""
+    write_files(tmp_path / "in")
+    natives = (True, False) if case.name in NATIVE else (True,)
+    ways = [on_spark(case, spark, tmp_path, native=native) for native in natives]
+    expected = embedded(case, 1, tmp_path)
+    assert [rows for rows, _ in ways] == [expected] * len(ways)
+    assert len({counts for _, counts in ways}) == 1
 
 
 def test_what_is_set_aside_as_too_late_is_set_aside_on_spark(spark, tmp_path):

@@ -14,7 +14,7 @@ from standalone import penstock_run
 
 from penstock.api.loading import load_pipeline
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.servers]
 
 
 def test_a_cluster_gives_the_same_rows_and_its_retries_double_nothing(standalone, tmp_path):

@@ -146,6 +146,7 @@ def to_the_end(job: Job) -> Counter[str]:
     return rounded(counted(rows(merged([job.root / "out", job.root / "streamed"], job.root / "whole"))))
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("staging", [None, STAGING])
 @pytest.mark.parametrize("case", ["tumbling", "sessions"])
 def test_a_driver_that_dies_anywhere_loses_and_doubles_nothing(case, staging, local, bucket, tmp_path, monkeypatch):
@@ -193,6 +194,7 @@ def killed(*_: object, **__: object) -> None:
     raise Killed
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("staging", [None, STAGING])
 def test_nothing_grows_with_the_number_of_steps(staging, local, bucket, tmp_path, monkeypatch):
     """After many steps there are as many files as after four, apart from what the sink has written; in the store, too,

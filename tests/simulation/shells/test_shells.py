@@ -1,9 +1,10 @@
-"""Fresh histories of production's own classes, mutants of them on their recorded seeds, and that a seed says all."""
+"""Histories of production's own classes, mutants of them on their recorded seeds, and that a seed says all.
+
+The seeds are fixed, so that what fails is what was changed; `make simulate` searches fresh ones."""
 
 from __future__ import annotations
 
 import os
-import secrets
 import subprocess
 import sys
 from collections import Counter
@@ -15,11 +16,14 @@ from tests.simulation.shells.recording import recorded_seeds
 from tests.simulation.shells.running import SETS, run_seed
 
 pytestmark = [pytest.mark.simulation, pytest.mark.timeout(180)]
-BASE = secrets.randbelow(10**9)
-SEEDS = {"cluster": 20, "workers": 40}
+FIRST = 9_000_000
+RARE = (20, 21, 23, 26, 27, 29, 31, 56, 73)
+"""Counted from `FIRST`: the histories of a cluster with what the first twenty do not reach."""
+SEEDS = {
+    "cluster": [*range(FIRST, FIRST + 20), *(FIRST + number for number in RARE)],
+    "workers": range(FIRST, FIRST + 40),
+}
 KILLING = recorded_seeds()
-MOST = 25
-"""So many times as many histories are looked at for what is rare."""
 REQUIRED = {
     "cluster": (
         {f"fault {name}" for name in FAULTS}
@@ -44,17 +48,15 @@ REQUIRED = {
 
 
 @pytest.mark.parametrize("kind", SETS)
-def test_fresh_histories_keep_every_invariant(kind: str) -> None:
+def test_histories_keep_every_invariant(kind: str) -> None:
     """No row is lost or doubled, no slot leaks, nobody but the leader acts, no job stops another; all of it happens."""
-    print(f"base seed {BASE}")
     reached: Counter[str] = Counter()
-    for number in range(MOST * SEEDS[kind]):
-        if number >= SEEDS[kind] and not REQUIRED[kind] - reached.keys():
-            break
-        result = run_seed(kind, BASE + number)
+    for seed in SEEDS[kind]:
+        result = run_seed(kind, seed)
         assert not result.failure, result.failure
         reached += result.coverage
-    assert not REQUIRED[kind] - reached.keys()
+    missed = REQUIRED[kind] - reached.keys()
+    assert not missed, f"{missed}: histories change with the scenarios; find seeds that reach it and add them to RARE"
 
 
 @pytest.mark.parametrize("name", list(KILLING))
@@ -73,7 +75,7 @@ def test_every_mutant_has_a_killing_seed() -> None:
 @pytest.mark.parametrize("kind", SETS)
 def test_a_seed_says_everything(kind: str) -> None:
     """Another process, in which sets and dicts of strings have another order, lives through the same history."""
-    program = f"from tests.simulation.shells.running import run_seed; print(run_seed({kind!r}, {BASE}).digest)"
+    program = f"from tests.simulation.shells.running import run_seed; print(run_seed({kind!r}, {FIRST}).digest)"
     digests = {
         subprocess.run(
             [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True,

@@ -291,6 +291,7 @@ def test_late_rows_carry_to_windows_behind_them_how_late_they_are() -> None:
     assert in_any_batches(p, rows) == []
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("on_the_way", [False, True])
 def test_a_periodic_strategy_is_asked_when_its_interval_has_passed_not_behind_the_first_batch(on_the_way: bool) -> None:
     """So rows are late, or not, whatever the batches, and a short run comes to what `run_pipeline` does."""
