@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -15,6 +16,7 @@ from penstock.batches import EVENT_TIME
 from penstock.connectors import files, iterables, kafka
 from penstock.connectors.base import Fetched
 from penstock.errors import BadRecordError, PipelineError, UserCodeError
+from penstock.formats.columns import MAX_MICROS, MIN_MICROS
 from penstock.protocol.messages import OperatorMetrics
 from penstock.task.bad_rows import RowValidator
 from penstock.times import from_micros, to_micros
@@ -172,6 +174,28 @@ def test_narrow_numbers_do_not_wrap(kind: Any, unit: Any, value: float, expected
     frame = pl.DataFrame([{"ts": value}], schema=source.schema.polars())
     good, _ = RowValidator(source, OperatorMetrics()).judge(Fetched(frame), "s")
     assert from_micros(good[EVENT_TIME][0]).isoformat() == expected
+
+
+@pytest.mark.parametrize("kind", [pa.int32(), pa.int64(), pa.uint64()])
+@pytest.mark.parametrize(("unit", "per_micro"), [("s", 1e-6), ("ms", 1e-3), ("us", 1), ("ns", 1e3)])
+def test_no_number_of_a_unit_wraps(kind: Any, unit: Any, per_micro: float) -> None:
+    """Any number is its moment, or none where a timestamp cannot be it."""
+    rng, bits = random.Random(str(kind) + unit), kind.bit_width - (not str(kind).startswith("u"))
+    least = 0 if str(kind).startswith("u") else -(2**bits)
+    numbers = [
+        least,
+        2**bits - 1,
+        *(rng.randrange(least >> rng.randrange(bits), 2 ** rng.randrange(1, bits)) for _ in range(300)),
+    ]
+    source = iterables.Source([], schema=pa.schema([("ts", kind)]), event_time="ts", time_unit=unit)
+    assert source.event_time is not None
+    micros = pl.DataFrame({"ts": numbers}, schema=source.schema.polars()).select(source.event_time.form.micros())
+    for number, found in zip(numbers, micros.to_series(), strict=True):
+        expected = number // 1_000 if unit == "ns" else number * round(1 / per_micro)
+        within = (
+            MIN_MICROS <= expected <= MAX_MICROS and number < 2**63
+        )  # more nanoseconds than that are a bad row, too
+        assert found == (expected if within else None)
 
 
 def test_a_stream_refuses_what_a_source_refuses() -> None:

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from penstock import Pipeline, col, lit
 from penstock.connectors import files
 from penstock.connectors.base import EndOfSplit, ReadContext
 from penstock.connectors.files import reading as file_reading
@@ -222,6 +223,19 @@ async def test_schema_of_columnar_files(tmp_path: Path, read_split: Callable[...
     assert found.rows == [{"i": 1, "at": datetime(2001, 6, 30, 22, tzinfo=UTC)}]
     wide = files.Source(path, schema=pa.schema([("i", pa.int64()), ("new", pa.string())]))
     assert (await read_split(wide)).rows == [{"i": 1, "new": None}]
+
+
+def test_moments_of_96_bits(tmp_path: Path) -> None:
+    """INT96, which Spark, Hive and Impala write: moments that nanoseconds do not reach are what they are."""
+    moments = [datetime(9999, 12, 31), datetime(1500, 1, 1), datetime(2020, 1, 1), None]  # noqa: DTZ001
+    path = tmp_path / "a.parquet"
+    table = pa.table({"id": [0, 1, 2, 3], "valid_to": pa.array(moments, pa.timestamp("us"))})
+    parquet.write_table(table, path, use_deprecated_int96_timestamps=True, row_group_size=1)
+    read = Pipeline("read").read(files.Source(path, timezone="UTC"))
+    assert [each and each.replace(tzinfo=None) for each in read.collect()["valid_to"]] == moments
+    later = read.filter(col("valid_to") > lit(datetime(2030, 1, 1, tzinfo=UTC)))
+    assert later.collect()["id"].to_list() == [0]
+    assert read.filter(col("valid_to") < lit(datetime(1700, 1, 1, tzinfo=UTC))).collect()["id"].to_list() == [1]
 
 
 @pytest.mark.parametrize(

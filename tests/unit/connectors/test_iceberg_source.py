@@ -7,17 +7,19 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlparse
 from uuid import UUID
 
 import polars as pl
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema as TableSchema
 from pyiceberg.table import DataScan, Table
 from pyiceberg.types import FixedType, IntegerType, NestedField, StringType, TimestampType, UUIDType
 
-from penstock import Pipeline, col, count, tumbling
+from penstock import Pipeline, col, count, lit, tumbling
 from penstock.connectors import iceberg, iterables
 from penstock.connectors.base import EndOfSplit, ReadContext, SplitReader
 from penstock.connectors.iceberg import scanning
@@ -173,6 +175,22 @@ def test_types_that_only_tables_have(orders: Orders) -> None:
     found = Pipeline("p").read(source).collect().to_dicts()
     at = datetime(2025, 12, 31, 23, tzinfo=UTC)
     assert found == [{"u": u.bytes, "f": b"abc", "number": 5, "t": at, "new": None}]
+
+
+def test_moments_of_96_bits(orders: Orders) -> None:
+    """INT96 in a table that Spark or Hive wrote before it was one of Iceberg: moments that nanoseconds do not reach."""
+    columns = TableSchema(NestedField(1, "at", TimestampType()))
+    table = orders.catalog.create_table("shop.old", columns)
+    moments = [datetime(9999, 12, 31), datetime(1500, 1, 1), datetime(2020, 1, 1)]  # noqa: DTZ001
+    rows = pa.table({"at": moments}, schema=columns.as_arrow())
+    table.append(rows)
+    (task,) = table.scan().plan_files()
+    parquet.write_table(rows, urlparse(task.file.file_path).path, use_deprecated_int96_timestamps=True)
+    source = iceberg.Source("shop.old", catalog=orders.settings, timezone="UTC")
+    found = Pipeline("p").read(source)
+    assert [each.replace(tzinfo=None) for each in found.collect()["at"]] == moments
+    later = lit(datetime(2030, 1, 1, tzinfo=UTC))
+    assert found.filter(col("at") > later).collect().height == 1
 
 
 def test_equality_deletes_are_refused(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError
 
 from penstock.connectors import kafka
 from penstock.connectors.declaring import zone
+from penstock.connectors.kafka.avro_values import AvroValues
 from penstock.connectors.kafka.decoding import RECORD_TIMESTAMP, Records, value_decoder
 from penstock.connectors.kafka.reading import (
     CLOSING_S,
@@ -29,7 +30,7 @@ from penstock.errors import ExternalError, PipelineError
 from penstock.formats.avro import encode_avro
 from penstock.formats.columns import FrameBuilder
 from penstock.settings import KafkaSettings, Secret
-from penstock.types import schema_of
+from penstock.types import TIMESTAMP, Field, Schema, schema_of
 
 
 @dataclass
@@ -477,3 +478,14 @@ def test_timestamps_in_avro_that_have_no_zone_have_that_of_the_source():
     assert decoded.frame["map"].to_list() == [{"a": moment}]
     [bad] = read(None).bad
     assert "has no time zone; name its zone with timezone=" in bad.error
+
+
+@pytest.mark.parametrize("logical", ["timestamp-nanos", "local-timestamp-nanos"])
+def test_nanoseconds_of_avro_are_never_taken_for_another_unit(logical: str) -> None:
+    """The library of Avro hands them on as numbers, and a number is no timestamp."""
+    at = {"type": "long", "logicalType": logical}
+    writer, out = {"type": "record", "name": "R", "fields": [{"name": "at", "type": at}]}, io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(writer), {"at": 1_700_000_000_000_000_000})
+    values = AvroValues(Schema((Field("at", TIMESTAMP),)), None, json.dumps(writer), UTC)
+    [bad] = values.decode([out.getvalue()])[0].bad
+    assert "at: expected timestamp, got the number 1700000000000000000" in bad.error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Annotated, Any
 
@@ -103,3 +103,58 @@ def test_moments_that_python_has_none_for(at: Any, day: Any, name: str, shown: s
     assert frame.height == 0
     assert [(row, reason.partition(":")[0]) for row, reason, _ in bad] == [(0, name)]
     assert shown in bad[0][2].decode()
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_units_of_time_do_not_wrap(unit: str) -> None:
+    """Any number of any unit is its moment, or a bad row that shows it."""
+    rng, per_second = random.Random(unit), {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[unit]
+    edges = [2**63 - 1, -(2**63), 2**62, (FAR // 1_000_000 - 1) * per_second, FAR // 1_000_000 * per_second]
+    numbers = [each for each in edges if -(2**63) <= each < 2**63]
+    numbers += [rng.randrange(-(2 ** rng.randrange(63)), 2 ** rng.randrange(63)) for _ in range(300)]
+    for zone, timezone in (("UTC", None), (None, "UTC"), (None, "Europe/Berlin")):
+        table = pa.table({"at": pa.array(numbers, pa.timestamp(unit, zone)), "day": [date(2026, 1, 1)] * len(numbers)})
+        frame, bad = SchemaMatcher(schema_of(Days), table.schema, "f", timezone).frame(table)
+        within = {n: each for n, each in enumerate(numbers) if -62135596800 <= each // per_second < FAR // 1_000_000}
+        if timezone != "Europe/Berlin":
+            assert [row for row, _, _ in bad] == [row for row in range(len(numbers)) if row not in within]
+            assert frame["at"].to_physical().to_list() == [n * 1_000_000 // per_second for n in within.values()]
+        assert all(str(numbers[row]) in reason for row, reason, _ in bad)
+
+
+@dataclass
+class Parts:
+    moments: list[datetime]
+    by_name: dict[str, datetime]
+    took: timedelta | None
+
+
+def test_seconds_within_others_do_not_wrap() -> None:
+    """Polars has none, and multiplies those that it takes from Arrow without a look."""
+    far = 2**62
+    columns = {
+        "moments": pa.array([[1], [1, far], [], [2]], pa.list_(pa.timestamp("s", "UTC"))),
+        "by_name": pa.array([[("k", 1)], [], [("k", far)], []], pa.map_(pa.string(), pa.timestamp("s", "UTC"))),
+        "took": pa.array([1, 1, 1, far], pa.duration("s")),
+    }
+    table = pa.table(columns)
+    frame, bad = SchemaMatcher(schema_of(Parts), table.schema, "f").frame(table)
+    assert frame["moments"].to_list() == [[datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)]]
+    assert frame["took"].to_list() == [timedelta(seconds=1)]
+    assert [(row, reason) for row, reason, _ in bad] == [
+        (1, "moments: a value in it is more than 64 bits of milliseconds hold"),
+        (2, "by_name: a value in it is more than 64 bits of milliseconds hold"),
+        (3, f"took: {far} seconds are more than 64 bits of milliseconds hold"),
+    ]
+
+
+@pytest.mark.parametrize(("unit", "fits"), [("ms", False), ("us", True), ("ns", True)])
+def test_durations_do_not_wrap(unit: str, fits: bool) -> None:
+    """What microseconds of 64 bits do not hold is a bad row."""
+    table = pa.table({
+        "moments": pa.array([[]], pa.list_(pa.timestamp("s", "UTC"))),
+        "by_name": pa.array([[]], pa.map_(pa.string(), pa.timestamp("s", "UTC"))),
+        "took": pa.array([2**62], pa.duration(unit)),
+    })  # fmt: skip
+    frame, bad = SchemaMatcher(schema_of(Parts), table.schema, "f").frame(table)
+    assert (frame.height, len(bad)) == (int(fits), int(not fits))

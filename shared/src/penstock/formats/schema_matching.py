@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import PipelineError, nearest
 from penstock.formats.columns import MAX_MICROS, MIN_MICROS, MISSING, FrameBuilder
+from penstock.formats.seconds import Beyond, in_millis
 from penstock.map_columns import with_keys_once
 from penstock.types import (
     DATE,
+    DURATION,
     FLOATS,
     INTEGERS,
     NULL,
@@ -91,12 +93,13 @@ class SchemaMatcher:
         """The rows that fit; of each other row the index, the reason and a readable form of its values."""
         import polars as pl
 
-        raw = pl.from_arrow(batch.select(self.names))
+        table, beyond = in_millis(batch.select(self.names))
+        raw = pl.from_arrow(table)
         assert isinstance(raw, pl.DataFrame)
         columns = [self._column(field, raw, batch.num_rows) for field in self._schema]
         bad: dict[int, list[Field]] = {}
         for field, column in zip(self._schema, columns, strict=True):
-            for row in self._failures(field, column, raw):
+            for row in {*self._failures(field, column, raw), *beyond.get(field.name, ())}:
                 bad.setdefault(row, []).append(field)
         frame = pl.DataFrame(
             [with_keys_once(column, field.type) for field, column in zip(self._schema, columns, strict=True)]
@@ -104,7 +107,7 @@ class SchemaMatcher:
         if not bad:
             return frame, []
         failed = [
-            (row, f"{fields[0].name}: {_problem(fields[0], raw, row)}", _shown(raw[row], fields).encode())
+            (row, _reason(fields[0], raw, row, beyond), _shown(raw[row], fields).encode())
             for row, fields in sorted(bad.items())
         ]
         return frame.filter(pl.Series([row not in bad for row in range(frame.height)])), failed
@@ -119,13 +122,24 @@ class SchemaMatcher:
             return pl.Series(field.name, [None], dtype=wanted).new_from_index(0, height)
         column = raw[field.name]
         if isinstance(column.dtype, pl.Datetime) and column.dtype.time_zone is None and self._timezone is not None:
-            zoned = column.dt.replace_time_zone(self._timezone, ambiguous="earliest", non_existent="null")
+            clocks = _within_calendar(column)
+            zoned = clocks.dt.replace_time_zone(self._timezone, ambiguous="earliest", non_existent="null")
             column = zoned.dt.convert_time_zone("UTC")
         return column if column.dtype == wanted else column.cast(wanted, strict=False)
 
     def _failures(self, field: Field, column: pl.Series, raw: pl.DataFrame) -> list[int]:
         found = raw[field.name] if field.name in raw.columns else column
         return _misfits(field, found, column).arg_true().to_list()
+
+
+def _within_calendar(clocks: pl.Series) -> pl.Series:
+    """Times on a clock, null outside of the years 1 to 9999: Polars panics where it looks for their zone."""
+    import polars as pl
+
+    per_milli = {"ms": 1, "us": 1_000, "ns": 1_000_000}[getattr(clocks.dtype, "time_unit", "us")]
+    least, most = (bound * per_milli // 1_000 for bound in (MIN_MICROS, MAX_MICROS))
+    within = clocks.to_physical().is_between(max(least, -(2**63)), min(most, 2**63 - 1))
+    return pl.select(pl.when(within).then(clocks).alias(clocks.name)).to_series()
 
 
 def _misfits(field: Field, found: pl.Series, column: pl.Series) -> pl.Series:
@@ -186,12 +200,16 @@ def _may_misfit(inner: DataType, found: pl.DataType, column: pl.DataType) -> boo
 
 
 def _shown(row: pl.DataFrame, failed: Sequence[Field]) -> str:
-    """The values of a row; moments and days as numbers where they may be ones that Python does not have."""
+    """The values of a row; times, days and durations as numbers where they may be ones that Python does not have."""
     values: dict[str, Any] = {}
-    far = {field.name for field in failed if not {TIMESTAMP, DATE}.isdisjoint(parts_of(field.type))}
+    far = {field.name for field in failed if not {TIMESTAMP, DATE, DURATION}.isdisjoint(parts_of(field.type))}
     for column in row:
         values[column.name] = (column.to_physical() if column.name in far else column)[0]
     return str({name: value.to_list() if hasattr(value, "to_list") else value for name, value in values.items()})
+
+
+def _reason(field: Field, raw: pl.DataFrame, row: int, beyond: Beyond) -> str:
+    return f"{field.name}: {beyond.get(field.name, {}).get(row) or _problem(field, raw, row)}"
 
 
 def _problem(field: Field, raw: pl.DataFrame, row: int) -> str:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _PARQUET: Final = b"PAR1"
 _IPC_FILE: Final = b"ARROW1"
+_INT96: Final = "us"
+"""The unit of Parquet's timestamps of 96 bits. Those of Arrow's own choice, nanoseconds, wrap around in 1677 and 2262."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,7 @@ class _Groups:
     def _parquet_groups(self, opened: pa.NativeFile, first: int, until: int | None) -> Iterator[_Group]:
         from pyarrow import parquet
 
-        with parquet.ParquetFile(opened, pre_buffer=True) as file:
+        with parquet.ParquetFile(opened, pre_buffer=True, coerce_int96_timestamp_unit=_INT96) as file:
             end = file.num_row_groups if until is None else min(until, file.num_row_groups)
             for number in range(first, end):
                 yield self._parquet_group(file, number)
@@ -245,7 +247,7 @@ def arrow_schema(file: InputFile) -> pa.Schema:
         magic = _magic(file)
         with file.arrow() as opened:
             if magic.startswith(_PARQUET):
-                return parquet.read_schema(opened)
+                return parquet.ParquetFile(opened, coerce_int96_timestamp_unit=_INT96).schema_arrow
             reader: Any = ipc.open_file(opened) if magic == _IPC_FILE else ipc.open_stream(opened)
             return reader.schema
     except (OSError, pa.ArrowException) as error:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from penstock.connectors.iceberg.catalogs import TablePlace
+from penstock.connectors.iceberg.far_moments import keep_far_moments
 from penstock.connectors.iceberg.null_parts import keep_null_parts
 from penstock.errors import PipelineError
 
@@ -50,6 +51,7 @@ class Plan:
         from pyiceberg.io.pyarrow import _read_all_delete_files  # pyright: ignore[reportPrivateUsage]
 
         keep_null_parts()
+        keep_far_moments()
         task = self.files[path]
         deletes = _read_all_delete_files(self.scan._io, [task])  # pyright: ignore[reportPrivateUsage]
         # Its public way holds all rows of a file in memory.
