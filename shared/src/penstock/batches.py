@@ -14,8 +14,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, cast
 
+from penstock.errors import PipelineError
+
 if TYPE_CHECKING:
     import polars as pl
+    import pyarrow as pa
 
 EVENT_TIME: Final = "__event_time"
 """Int64: event time of the row, in microseconds since the epoch."""
@@ -38,6 +41,31 @@ def visible(frame: pl.DataFrame) -> pl.DataFrame:
     """The frame without them."""
     hidden = hidden_of(frame)
     return frame.drop(hidden) if hidden else frame
+
+
+def only_batch(table: pa.Table) -> pa.RecordBatch | None:
+    """The rows of an Arrow table as one batch; None if they cannot be one: a chunk of text holds 2 GiB at most."""
+    import pyarrow as pa
+
+    batches = table.combine_chunks().to_batches()
+    if not batches:
+        return pa.RecordBatch.from_pylist([], schema=table.schema)
+    return batches[0] if len(batches) == 1 else None
+
+
+def one_batch(table: pa.Table, where: str) -> pa.RecordBatch:
+    """The same where it must be one batch; `where` says in errors for whom.
+
+    Raises:
+        PipelineError: it cannot be.
+    """
+    batch = only_batch(table)
+    if batch is None:
+        raise PipelineError(
+            f"{where}: {table.num_rows} rows hold more than 2 GiB of text or bytes in one column, which a batch of Arrow "
+            "cannot; make the values smaller before, or read fewer rows at once"
+        )
+    return batch
 
 
 def with_watermarks(frame: pl.DataFrame, at_rows: pl.Series, least: int, most: int, *, every_row: bool) -> pl.DataFrame:

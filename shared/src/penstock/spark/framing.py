@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from penstock.batches import EVENT_TIME, WATERMARK
+from penstock.batches import EVENT_TIME, WATERMARK, one_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,8 +54,7 @@ def cut(
     """
     order = _order(frame, places, moment)
     ordered = frame.select(schema.names)[order]
-    batch = pa.Table.from_batches(ordered.rechunk().to_arrow(compat_level=_OLDEST).to_batches()).combine_chunks()
-    rows = batch.to_batches()[0]
+    rows = one_batch(ordered.rechunk().to_arrow(compat_level=_OLDEST), "an exchange on Spark")
     sorted_places = places[order]
     moments = ordered[moment].to_numpy() if moment is not None else None
     starts = [0, *(np.flatnonzero(np.diff(sorted_places)) + 1).tolist(), frame.height]

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from penstock.batches import EVENT_TIME, ROWS, WATERMARK
+from penstock.batches import EVENT_TIME, ROWS, WATERMARK, one_batch
 from penstock.graph.jobgraph import JobEdge
 from penstock.protocol.frames import MAX_PAYLOAD_BYTES, MAX_ROWS, Frame
 from penstock.protocol.keygroups import key_group_range
@@ -41,11 +41,11 @@ def frame_schema(edge: JobEdge) -> pa.Schema:
 
 def encode_payload(frame: pl.DataFrame) -> memoryview:
     """An Arrow IPC record batch without schema; copied once, when its header is put before it."""
-    table = frame.to_arrow(compat_level=pl.CompatLevel.oldest()).combine_chunks()
+    table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
     for index, field in enumerate(table.schema):
         if pa.types.is_nested(field.type) and "decimal" in str(field.type):
             table = table.set_column(index, field, _copied(table.column(index)))
-    return memoryview(table.to_batches()[0].serialize())
+    return memoryview(one_batch(table, "an exchange").serialize())
 
 
 def _copied(column: Any) -> Any:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.batches import only_batch
 from penstock.connectors.base import BadRow, EndOfSplit, Fetched, Position, Wanted
 from penstock.connectors.files.ranges import FileRange
 from penstock.connectors.files.reading import InputFile, changed
@@ -48,7 +49,8 @@ class Rows:
 class _Group:
     """A row group (or batch) as far as it is read."""
 
-    batch: pa.RecordBatch
+    batch: pa.RecordBatch | pa.Table
+    """A table of several chunks where a text column holds more than 2 GiB, which is all that one chunk of Arrow's can."""
     matcher: SchemaMatcher
     is_narrow: bool = False
     """Whether columns were left out, which are not needed unless a row turns out to be bad."""
@@ -226,12 +228,10 @@ class _Groups:
         )
 
 
-def _row_group(file: parquet.ParquetFile, number: int, names: list[str]) -> pa.RecordBatch:
-    import pyarrow as pa
-
+def _row_group(file: parquet.ParquetFile, number: int, names: list[str]) -> pa.RecordBatch | pa.Table:
     table = file.read_row_group(number, columns=names, use_threads=False)
-    chunks = table.combine_chunks().to_batches()
-    return chunks[0] if chunks else pa.RecordBatch.from_pylist([], schema=table.schema)
+    batch = only_batch(table)
+    return table if batch is None else batch
 
 
 def arrow_schema(file: InputFile) -> pa.Schema:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 import polars as pl
 
-from penstock.batches import EVENT_TIME, hidden_of
+from penstock.batches import EVENT_TIME, hidden_of, one_batch
 from penstock.errors import PenstockError, PipelineError, UserCodeError
 from penstock.graph.logical import MapBatches, MapRows, Node
 from penstock.map_columns import with_keys_once
@@ -158,7 +158,7 @@ class MapBatchesOperator(Operator):
     def process(self, frame: pl.DataFrame, output: Output) -> None:
         if frame.height == 0:
             return
-        batch = to_batch(frame, self._input)
+        batch = to_batch(frame, self._input, self._where)
         try:
             returned = self._function(batch)
         except PenstockError:
@@ -207,13 +207,9 @@ class MapBatchesOperator(Operator):
             )
 
 
-def to_batch(frame: pl.DataFrame, schema: Schema) -> pa.RecordBatch:
+def to_batch(frame: pl.DataFrame, schema: Schema, where: str) -> pa.RecordBatch:
     """The columns of `schema` as one Arrow record batch."""
-    import pyarrow as pa
-
-    table = frame.select(schema.names).rechunk().to_arrow().cast(schema.stored_arrow()).combine_chunks()
-    columns: Any = [column.chunk(0) for column in table.columns]
-    return pa.RecordBatch.from_arrays(columns, schema=table.schema)
+    return one_batch(frame.select(schema.names).rechunk().to_arrow().cast(schema.stored_arrow()), where)
 
 
 def _all_nullable(schema: pa.Schema) -> pa.Schema:
