@@ -368,6 +368,16 @@ def test_changes_that_take_back_what_was_forgotten_are_counted():
     ]  # fmt: skip
 
 
+def test_with_a_time_to_live_changes_of_nan_are_those_of_one_key():
+    """Also where it is the only key of a batch, which Polars takes for sorted: taking back the unknown is noticed."""
+    harness = OperatorHarness(aggregate_node({"n": count()}, key="f", ttl=TTL))
+    rows = [(None, 0, 0, math.nan, None, None, None, None, gone) for gone in (True, False, False)]
+    for row in rows:
+        harness.frame(frame_of_changes([row]))
+    assert harness.collected.frames[-1].select("n", RETRACTED).rows()[-1] == (2, False)
+    assert harness.metrics[0].lost_changes == 1
+
+
 def test_with_a_time_to_live_a_result_that_stays_the_same_is_sent():
     """As in Flink: keys behind it would be forgotten though theirs is not."""
     harness = OperatorHarness(aggregate_node({"most": col("i").max()}, ttl=TTL))

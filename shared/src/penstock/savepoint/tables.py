@@ -17,6 +17,7 @@ import polars as pl
 from penstock.errors import CorruptDataError
 from penstock.savepoint.operators import OperatorState
 from penstock.savepoint.shapes import values_column
+from penstock.state.columns import joined_by_keys
 from penstock.state.keyed_backend import EVENT_TIMERS, PROCESSING_TIMERS
 from penstock.state.keyed_state import items_of
 from penstock.types import Schema
@@ -142,7 +143,7 @@ def wide_table(segment: Segment, states: dict[str, dict[str, Any]], where: str) 
             entry = pl.struct(pl.col(columns.map_key).alias("key"), column.alias("value"))
             part = part.group_by(keys, maintain_order=True).agg(entry.alias(columns.value))
         part = part.select(*keys, column.alias(columns.free(name)))
-        table = table.join(part, on=keys, how="left", nulls_equal=True, maintain_order="left")
+        table = joined_by_keys(table, part, keys, "left")
     return table
 
 

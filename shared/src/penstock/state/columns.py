@@ -9,7 +9,7 @@ from __future__ import annotations
 import numbers
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import numpy as np
 import polars as pl
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ONE_MICROSECOND: Final = timedelta(microseconds=1)
+_BESIDE: Final = "__beside"
 NAN: Final = float("nan")
 """The one NaN that keys have: a dictionary finds a NaN only by identity."""
 
@@ -90,6 +91,21 @@ def _key_part(series: pl.Series, kind: DataType) -> list[Any]:
         # A dictionary finds a NaN only by identity, so all of them become one object.
         return [NAN if value != value else value for value in series.to_list()]
     return series.to_list()
+
+
+def joined_by_keys(
+    left: pl.DataFrame, right: pl.DataFrame, names: Sequence[str], how: Literal["left", "semi", "anti"]
+) -> pl.DataFrame:
+    """`left.join(right)` by columns of keys, in the order of `left`; nulls are equal, and so are all NaN.
+
+    Where both sides have one such column that Polars knows to be sorted, as every column of one row is, it merges them,
+    and then no NaN finds another. It does not merge by two columns.
+    """
+    if len(names) > 1 or not left.schema[names[0]].is_float():
+        return left.join(right, on=names, how=how, nulls_equal=True, maintain_order="left")
+    beside = pl.lit(0, pl.UInt8).alias(_BESIDE)
+    both = joined_by_keys(left.with_columns(beside), right.with_columns(beside), [*names, _BESIDE], how)
+    return both.drop(_BESIDE)
 
 
 def canonical_keys(frame: pl.DataFrame, keys: Schema) -> pl.DataFrame:

@@ -24,7 +24,7 @@ from penstock.batches import EVENT_TIME
 from penstock.errors import IncompatibleStateError, UserCodeError, without_context
 from penstock.expressions import AggregatePlan, Expr, columns_of, count, is_of_distinct, is_subtractable
 from penstock.graph.logical import RETRACTED, AggregateChanges, Node, WindowChanges
-from penstock.state.columns import canonical_keys, key_frame, key_values
+from penstock.state.columns import canonical_keys, joined_by_keys, key_frame, key_values
 from penstock.state.counted_rows import COUNT, HAD, LEFT, UNKNOWN, CountedRows, followed
 from penstock.state.freezes import Freezes
 from penstock.state.segments import decode_segments
@@ -139,7 +139,7 @@ class AggregateChangesOperator(Operator):
         had[before[INDEX].to_numpy()] = before[self._sums.rows].to_numpy()
         number = pl.int_range(pl.len(), dtype=pl.Int64)
         numbers = touched.select(*self._keys.names, number.alias(INDEX), pl.Series(HAD, had))
-        numbered = rows.join(numbers, on=self._keys.names, how="left", nulls_equal=True, maintain_order="left")
+        numbered = joined_by_keys(rows, numbers, self._keys.names, "left")
         steps = followed(numbered.select(INDEX, HAD, count_of_change()))
         self._context.metrics.lost_changes += int(steps[UNKNOWN].sum())
         steps = steps.with_columns(number.alias(_PLACE))

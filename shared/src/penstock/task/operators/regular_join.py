@@ -20,7 +20,7 @@ import polars as pl
 
 from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.graph.logical import RETRACTED, Node, RegularJoin
-from penstock.state.columns import canonical_keys
+from penstock.state.columns import canonical_keys, joined_by_keys
 from penstock.state.counted_rows import COUNT, INDEX, CountedRows
 from penstock.state.freezes import Freezes
 from penstock.state.sorted_runs import TimedRows, places_in
@@ -208,7 +208,7 @@ class RegularJoinOperator(JoiningOperator):
     def _with_key(self, number: int, came: pl.DataFrame) -> list[_Part]:
         keys = came.select(self._schema.keys.names).unique(maintain_order=True)
         numbered = keys.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(INDEX))
-        came = came.join(numbered, on=keys.columns, how="left", maintain_order="left")
+        came = joined_by_keys(came, numbered, keys.columns, "left")
         if self._ttl_us is not None:
             came = self._dated(number, came, keys)
         theirs, there = self._theirs(1 - number, keys)

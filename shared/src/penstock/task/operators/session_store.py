@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
+from penstock.state.columns import joined_by_keys
 from penstock.state.deltas import deltas_by_key
 from penstock.state.freezes import BASE, EVERYTHING, Freeze, Freezes, FrozenAt
 from penstock.state.hashing import hash64_frame, is_among
@@ -236,8 +237,8 @@ class FrozenSessions(FrozenAt):
         keys = fresh.select(by).unique()
         together: list[pl.DataFrame] = []
         for piece in stored:
-            together.append(piece.join(keys, on=by, how="semi", nulls_equal=True))
-            yield piece.join(keys, on=by, how="anti", nulls_equal=True)
+            together.append(joined_by_keys(piece, keys, by, "semi"))
+            yield joined_by_keys(piece, keys, by, "anti")
         yield self.sessions.fused(pl.concat([*together, fresh]))
 
     def _changed(self, behind: int) -> NDArray[np.uint64]:

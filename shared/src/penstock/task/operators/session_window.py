@@ -26,7 +26,7 @@ import polars as pl
 
 from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.graph.logical import RETRACTED, Node, SessionWindow, WindowAggregate
-from penstock.state.columns import key_values
+from penstock.state.columns import joined_by_keys, key_values
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.levels import taken_together
@@ -140,7 +140,7 @@ class SessionWindowOperator(Operator):
         self._merge_pending(output)
         keys = frame.filter(pl.Series(doubtful)).select(self._by).unique()
         numbered = frame.with_columns(pl.Series(_MARK, np.broadcast_to(marks, frame.height))).with_row_index(_ROW)
-        judged = numbered.join(keys, on=self._by, how="semi", nulls_equal=True, maintain_order="left")
+        judged = joined_by_keys(numbered, keys, self._by, "semi")
         spans = self._spans(keys)
         columns = (judged[name].to_list() for name in (_ROW, EVENT_TIME, END, _MARK))
         late: list[int] = []

@@ -19,6 +19,7 @@ import polars as pl
 from penstock.batches import EVENT_TIME, PANE, ROWS, WATERMARK
 from penstock.errors import IncompatibleStateError
 from penstock.graph.logical import FixedWindow, Node, WindowAggregate
+from penstock.state.columns import joined_by_keys
 from penstock.state.freezes import ADDS
 from penstock.state.segments import decode_segments
 from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, PassingOperator, RestoredState
@@ -162,7 +163,7 @@ class WindowAggregateOperator(PassingOperator):
                 if pane in self._store.panes:
                     self._store.fold(self._store.panes[pane])
                     stored += [part.frame for part in self._store.panes[pane].partials]
-            chosen = [part.join(touched, on=self._by, how="semi", nulls_equal=True) for part in stored]
+            chosen = [joined_by_keys(part, touched, self._by, "semi") for part in stored]
             self._send(self._partials.merge(chosen, self._by), end, output)
 
     def _due(self, panes: Iterable[int], first: int, until: int) -> list[int]:
