@@ -16,7 +16,9 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError
 
+from penstock.batches import EVENT_TIME
 from penstock.connectors import kafka
+from penstock.connectors.base import Fetched
 from penstock.connectors.declaring import zone
 from penstock.connectors.kafka.avro_values import AvroValues
 from penstock.connectors.kafka.decoding import RECORD_TIMESTAMP, Records, value_decoder
@@ -29,7 +31,9 @@ from penstock.connectors.kafka.reading import (
 from penstock.errors import ExternalError, PipelineError
 from penstock.formats.avro import encode_avro
 from penstock.formats.columns import FrameBuilder
+from penstock.protocol.messages import OperatorMetrics
 from penstock.settings import KafkaSettings, Secret
+from penstock.task.bad_rows import RowValidator
 from penstock.types import TIMESTAMP, Field, Schema, schema_of
 
 
@@ -416,6 +420,65 @@ def test_a_timestamp_of_a_record_that_is_no_event_time():
     decoded = decoder_of(source).decode(records)
     assert decoded.frame[RECORD_TIMESTAMP].dt.epoch("us").to_list() == [5_000, None]
     assert [line.index for line in decoded.bad] == [1]
+
+
+def test_a_record_without_a_timestamp_has_no_time() -> None:
+    """It is null as a column and a bad row as event time, not a moment before 1970 began."""
+    source = kafka.Source("t", schema=Row, event_time=RECORD_TIMESTAMP, security=BROKER, bad_rows="dead_letter")
+    records, value = Records(keep_messages=True), b'{"n":1,"at":"2026-01-01T00:00:00Z"}'
+    records.add([Whole(0, value, None, -1), Whole(1, value, None, 0), Whole(2, value, None, -2)])
+    good, bad = RowValidator(source, OperatorMetrics()).judge(Fetched(decoder_of(source).decode(records).frame), "s")
+    assert good[EVENT_TIME].to_list() == [0, -2_000]
+    assert bad is not None
+    assert bad["error"].to_list() == ["event time record_timestamp is null"]
+    loose = marked(MarkedLoosely, [Whole(0, b'{"n":0}', b"a", -1)])
+    assert (loose.frame["at"].to_list(), loose.bad) == ([None], [])
+    assert [line.error.partition(":")[0] for line in marked(Marked, [Whole(0, b'{"n":0}', b"a", -1)]).bad] == ["at"]
+
+
+@dataclass
+class Header:
+    name: str
+    value: bytes
+
+
+@dataclass
+class LooseHeader:
+    name: str
+    value: bytes | None
+
+
+@dataclass
+class WithHeaders:
+    n: int
+    headers: list[Header]
+
+
+@dataclass
+class WithLooseHeaders:
+    n: int
+    headers: list[LooseHeader]
+
+
+class Headed(Message):
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        return [("full", b"v"), ("empty", b"")] + ([("null", None)] if self.offset() else [])
+
+
+def test_null_values_of_headers_stay_null() -> None:
+    """Nor are they empty where the column takes no null: then the record is bad."""
+    records = Records(keep_messages=True)
+    records.add([Headed(number, b'{"n":%d}' % number) for number in range(2)])
+
+    def read(schema: type) -> Any:
+        source = kafka.Source("t", schema=schema, metadata={"headers": "headers"}, security=BROKER)
+        return decoder_of(source).decode(records)
+
+    loose, strict = read(WithLooseHeaders), read(WithHeaders)
+    assert [[each["value"] for each in row] for row in loose.frame["headers"]] == [[b"v", b""], [b"v", b"", None]]
+    assert strict.frame["n"].to_list() == [0]
+    reason = "headers: the value of a header is null; declare it as value: bytes | None"
+    assert [(line.index, line.error) for line in strict.bad] == [(1, reason)]
 
 
 @dataclass

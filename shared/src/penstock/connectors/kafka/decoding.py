@@ -14,7 +14,7 @@ from penstock.formats.columns import MISSING, FrameBuilder, not_null, timestamps
 from penstock.formats.csv_decoding import CsvDecoder
 from penstock.formats.decoding import BadLine, Decoded, JsonDecoder, LineDecoder
 from penstock.formats.schema_matching import SchemaMatcher
-from penstock.types import STRING, TIMESTAMP, Field, Schema, polars_type
+from penstock.types import STRING, TIMESTAMP, Field, ListType, Schema, StructType, polars_type
 
 if TYPE_CHECKING:
     import polars as pl
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 RECORD_TIMESTAMP: Final = "__record_timestamp"
 """As `event_time`: the timestamp that each record has in Kafka, whatever its value holds."""
+
+
+_NO_TIMESTAMP: Final = -1
+"""What stands in place of milliseconds where a producer, or a mirror of a record of old, has given none."""
 
 
 class ValueDecoder(Protocol):
@@ -316,9 +320,17 @@ def _column(part: str, field: Field, values: list[Any]) -> pl.Series:
 
     if part == "timestamp":
         return timestamps(field.name, values)
+    if part == "headers" and not _takes_null(field) and any(each["value"] is None for all in values for each in all):
+        raise ValueError(field.name)
     if part == "key" and field.type == STRING:
         values = [None if key is None else key.decode() for key in values]
     return pl.Series(field.name, values, dtype=polars_type(field.type))
+
+
+def _takes_null(headers: Field) -> bool:
+    """Whether the value of a header may be null."""
+    kind = headers.type
+    return isinstance(kind, ListType) and isinstance(kind.inner, StructType) and kind.inner.fields[1].nullable
 
 
 def _misfit_of(part: str, field: Field, value: Any) -> str:
@@ -326,6 +338,8 @@ def _misfit_of(part: str, field: Field, value: Any) -> str:
         _column(part, field, [value])
     except UnicodeDecodeError:
         return "not UTF-8; declare it as bytes"
+    except ValueError:
+        return "the value of a header is null; declare it as value: bytes | None"
     except (TypeError, OverflowError):
         return f"the record's timestamp, {value // 1_000} ms, is not within the years 1 to 9999"
     return ""
@@ -346,6 +360,6 @@ def _part(record: Any, part: str) -> Any:
             return record.partition()
         case "timestamp":
             kind, millis = record.timestamp()
-            return millis * 1_000 if kind else None
+            return millis * 1_000 if kind and millis != _NO_TIMESTAMP else None
         case _:
-            return [{"name": name, "value": value or b""} for name, value in record.headers() or ()]
+            return [{"name": name, "value": value} for name, value in record.headers() or ()]

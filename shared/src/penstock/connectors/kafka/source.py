@@ -49,8 +49,9 @@ class Source(base.Source[T]):
         end: None, or where the input ends, to make it bounded: `"latest"` (what is there when the job starts), a
             datetime, or partition to offset (the first that is not read). Resolved once as well.
         metadata: what else of a record goes into which column of the schema: `key` (bytes or str), `headers` (list of
-            structs `name: str, value: bytes`), `offset`, `partition` (int), `timestamp` (datetime). A record without a
-            key, or whose key is no UTF-8, is bad where the column is never null, or str.
+            structs `name: str, value: bytes | None`), `offset`, `partition` (int), `timestamp` (datetime). What a record
+            does not have is null: its key, the value of a header, its timestamp (-1, as old clients and mirrors write).
+            It is bad where the column is never null, or str and the key no UTF-8.
         registry: address of a Confluent schema registry: records carry the id of the Avro schema they were written with.
             With a login it is `https://user:password@host`.
             For `protobuf` it is not asked: the id before each message is skipped.
@@ -60,7 +61,7 @@ class Source(base.Source[T]):
         brokers: `host:port`, several separated by commas; the platform's Kafka if not given.
         security: how to reach another Kafka with TLS or a login.
         **options: as at every source, see `SourceOptions`; `event_time=kafka.RECORD_TIMESTAMP` is the time that Kafka
-            has for each record.
+            has for each record; a record without one is bad.
 
     Raises:
         PipelineError: one of them does not fit.
