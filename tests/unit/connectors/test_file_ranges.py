@@ -25,6 +25,7 @@ from penstock.connectors.base import EndOfSplit, ReadContext, Wanted
 from penstock.connectors.files import reading
 from penstock.connectors.files.ranges import ranges
 from penstock.errors import PipelineError
+from penstock.formats import csv_quotes
 
 
 @dataclass
@@ -136,6 +137,8 @@ CSVS = {
     "quotes at ends of values": "id,text\n" + "\n".join(f'"{n}",""""' for n in range(12)),
     "a quote that nobody closes": 'id,text\n1,x\n2,5" disk\n3,y\n4,z\n',
     "two quotes amid values": 'id,text\n1,x\n2,5" disk\n3,6" disk\n4,z\n5,w\n',
+    "a quote that nobody closes before a value": 'id,text\n1,"x"\n2,"disk\n3,"y\nz"\n4,z\n',
+    "too much in quotes": 'id,text\n1,"' + "a\n" * 60 + '"\nx,y\n3,"y"\n4,z',
     "CRLF, a mark, no last line end": '\ufeffid,text\r\n1,é\r\n2,"€\r\n😀"\r\n3,x',
     "quotes in the header, which is long": '"id","text","' + "h" * 60 + '"\n' + '1,"a\nb",c\n2,d,e\n3,f,g\n',
     "bad rows": 'id,text\n1,x\nbad,y\n2,"\n\n"\nworse,z\n\n3,x,y\n4,w\n',
@@ -143,8 +146,13 @@ CSVS = {
 
 
 @pytest.mark.parametrize("name", CSVS)
-def test_records_of_csv_at_any_size_of_a_range(name: str, tmp_path: Path, read_split: Callable[..., Any]) -> None:
+def test_records_of_csv_at_any_size_of_a_range(
+    name: str, tmp_path: Path, read_split: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Wherever a range begins, in quotes or not; bad rows say their lines, which the survey has counted."""
+    if name == "too much in quotes":
+        monkeypatch.setattr(csv_quotes, "MOST_QUOTED", 20)
+        monkeypatch.setattr("penstock.connectors.files.ranges.MOST_QUOTED", 20)
     path = tmp_path / "a.csv"
     path.write_bytes(CSVS[name].encode())
     source, size = files.Source(path, schema=Line, bad_rows="skip"), path.stat().st_size

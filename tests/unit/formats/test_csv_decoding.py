@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import io
+import random
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from penstock.errors import PipelineError
+from penstock.formats import csv_quotes
 from penstock.formats.csv_decoding import CsvDecoder, header_of
 from penstock.formats.encoding import encode_csv
 from penstock.types import (
@@ -263,3 +265,61 @@ def test_what_is_behind_microseconds_is_cut() -> None:
     decoded = CsvDecoder(schema, schema.names, "x").decode(b"2026-01-01T23:59:59.9999999Z,23:59:59.9999999\n")
     at = datetime(2026, 1, 1, 23, 59, 59, 999_999, tzinfo=UTC)
     assert decoded.frame.rows() == [(at, at.time())]
+
+
+def lines_with(damage: dict[int, bytes]) -> bytes:
+    return b"".join(damage.get(n, b'%d,"text, %d"' % (n, n)) + b"\n" for n in range(1_000))
+
+
+@pytest.mark.parametrize(
+    ("damage", "rows", "bad"),
+    [
+        ({10: b'10,5" pipe'}, 1_000, []),
+        ({10: b'10,5" pipe', 500: b"x,y"}, 999, [500]),
+        ({500: b"x,y", 510: b'510,5" pipe', 900: b'z,7" pipe'}, 998, [500, 900]),
+        ({10: b'10,"pipe', 500: b"x,y"}, 998, [10, 500]),
+        ({10: b'10,"pipe', 11: b'11,"rod', 500: b"x,y"}, 997, [10, 11, 500]),
+        ({998: b"x,y", 999: b'999,"pipe'}, 998, [998, 999]),
+    ],
+)
+def test_a_quote_that_is_none_costs_no_other_line(damage: dict[int, bytes], rows: int, bad: list[int]) -> None:
+    """Within a value without quotes it is text; one that is opened and not closed makes its line bad, and says so."""
+    block, made = lines_with(damage), decoder()
+    assert made.ends(block, last=True).tolist() == CsvDecoder.ends(decoder(), block.replace(b'"', b" ")).tolist()
+    decoded = made.decode(block)
+    assert (decoded.frame.height, [line.index for line in decoded.bad]) == (rows, bad)
+    assert all(line.raw == damage[line.index] for line in decoded.bad)
+    opened = [line.index for line in decoded.bad if line.error.startswith("a quote before a value is not closed")]
+    assert opened == [index for index in bad if b',"' in damage[index]]
+    inches = sum(b'5" pipe' in line for line in damage.values())
+    assert decoded.frame["b"].str.contains('5" pipe', literal=True).sum() == inches
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_records_do_not_depend_on_how_a_file_comes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its quotes are: those of a buffer are the first ones of any longer one, and each decodes to the same."""
+    monkeypatch.setattr(csv_quotes, "MOST_QUOTED", 12)
+    chance, made = random.Random(seed), decoder()
+    text = b"".join(chance.choices([b"1", b"x", b",", b'"', b'""', b'\n1,"', b'"\n', b"\n"], k=60))
+    whole = made.ends(text, last=True).tolist()
+    for end in range(len(text)):
+        known = made.ends(text[:end]).tolist()
+        assert known == whole[: len(known)], text[:end]
+    decoded, start, records = made.decode(text), 0, list[bytes]()
+    for end in [*whole, len(text)]:
+        records += [text[start:end]] if end > start else []
+        start = end
+    apart = [made.decode(record) for record in records]
+    assert decoded.frame.rows() == [row for each in apart for row in each.frame.rows()]
+    assert [line.index for line in decoded.bad] == [index for index, each in enumerate(apart) for _ in each.bad]
+
+
+def test_what_is_in_quotes_for_too_long_is_not_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So no line far below is waited for."""
+    monkeypatch.setattr(csv_quotes, "MOST_QUOTED", 20)
+    block = b'1,"pipe\n' + b"2,rod\n" * 5 + b'3,"x"\n4,"' + b"y" * 15 + b'\n"\n'
+    decoded = decoder().decode(block)
+    assert [(line.index, line.raw) for line in decoded.bad] == [(0, b'1,"pipe')]
+    assert decoded.frame.rows() == [(2, "rod")] * 5 + [(3, "x"), (4, "y" * 15 + "\n")]
+    assert decoder().ends(block[:20]).tolist() == []
+    assert decoder().ends(block[:30]).tolist() == [8, 14, 20, 26]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import csv
 import io
+from bisect import bisect_left
 from codecs import BOM_UTF8
 from collections.abc import Sequence
 from datetime import date, datetime, time, timedelta, tzinfo
@@ -20,6 +21,7 @@ from penstock.decimal_columns import decimals_of, decimals_of_texts
 from penstock.decimals import misfit, of_text, units_of
 from penstock.errors import PipelineError, nearest
 from penstock.formats.columns import MISSING, FrameBuilder, WrongValueError
+from penstock.formats.csv_quotes import Quoted, quoted
 from penstock.formats.decoding import BadLine, Decoded, line_ends, timestamps_of, without_nanoseconds
 from penstock.types import (
     FLOATS,
@@ -41,7 +43,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import polars as pl
 
-_QUOTE: Final = 34
+_UNCLOSED: Final = (
+    "a quote before a value is not closed, so the line is bad; close it, or put the value in quotes and double the "
+    "quotes within it"
+)
 _TRUTH: Final = {"true": True, "false": False}
 _BY_MSGSPEC: Final[dict[str, Any]] = {"timestamp": datetime, "duration": timedelta, "date": date, "time": time}
 
@@ -83,31 +88,37 @@ class CsvDecoder:
                 raise PipelineError(f"{where}: the header has no column {field.name!r}; {nearest(field.name, header)}")
         self._schema = schema
         self._header = list(header)
+        self.delimiter: int = ord(delimiter)
         self._delimiter = delimiter
         self._null = null
         self._builder = FrameBuilder(schema, zone)
         self._has_zone = zone is not None
 
-    def ends(self, buffer: bytes) -> npt.NDArray[np.int64]:
-        """Positions behind every newline that is not within quotes: those with an even number of quotes before them."""
-        import numpy as np
-
+    def ends(self, buffer: bytes, *, last: bool = False) -> npt.NDArray[np.int64]:
+        """Positions behind every newline that is not within quotes."""
         ends = line_ends(buffer)
-        if b'"' not in buffer:
-            return ends
-        quotes = np.flatnonzero(np.frombuffer(buffer, np.uint8) == _QUOTE)
-        return ends[np.searchsorted(quotes, ends) % 2 == 0]
+        return self._quoted(buffer, last=last).without(ends - 1) + 1 if b'"' in buffer else ends
+
+    def _quoted(self, buffer: bytes, *, last: bool) -> Quoted:
+        return quoted(buffer, self.delimiter, last=last)
 
     def decode(self, block: bytes) -> Decoded:
         """See `LineDecoder.decode`. Blank lines are nothing."""
         records: list[bytes] = []
         start = 0
-        for end in [*self.ends(block).tolist(), len(block)]:
+        unclosed = set[int]()
+        found = self._quoted(block, last=True).unclosed if b'"' in block else []
+        for end in [*self.ends(block, last=True).tolist(), len(block)]:
             if end > start:
+                if found and found[0] < end:
+                    unclosed.add(len(records))
+                    found = found[bisect_left(found, end) :]
                 records.append(block[start:end])
             start = end
-        indexes = [index for index, record in enumerate(records) if record.strip(b"\r\n")]
-        return self._decode_records([records[index] for index in indexes], indexes)
+        kept = [index for index, record in enumerate(records) if record.strip(b"\r\n") and index not in unclosed]
+        decoded = self._decode_records([records[index] for index in kept], kept)
+        bad = [*decoded.bad, *(BadLine(index, _UNCLOSED, _raw(records[index])) for index in unclosed)]
+        return Decoded(decoded.frame, sorted(bad, key=lambda line: line.index)) if unclosed else decoded
 
     def _decode_records(self, records: Sequence[bytes], indexes: Sequence[int]) -> Decoded:
         """Decode records, and if the parser refuses the whole, its halves: one unreadable record costs little."""
@@ -147,7 +158,7 @@ class CsvDecoder:
         skipped: dict[int, str] = {}
         if text.startswith(BOM_UTF8):  # Arrow leaves one out, as if a file began here
             text = BOM_UTF8 + text
-        if not text.endswith(b"\n") and text.count(b'"') % 2 == 0:
+        if not text.endswith(b"\n"):
             text += b"\n"  # without it Arrow takes what is empty behind a quoted value for quoted
 
         def note(row: arrow_csv.InvalidRow) -> Literal["skip"]:

@@ -82,9 +82,11 @@ class LineDecoder(Protocol):
 
     quotes: ClassVar[bool]
     """Whether a record may have line ends in quotes."""
+    delimiter: int
+    """The byte between columns, if that is so."""
 
-    def ends(self, buffer: bytes) -> npt.NDArray[np.int64]:
-        """Positions behind each whole record of a buffer that begins at a record."""
+    def ends(self, buffer: bytes, *, last: bool = False) -> npt.NDArray[np.int64]:
+        """Positions behind each whole record of a buffer that begins at a record; `last`: nothing follows it."""
         ...
 
     def decode(self, block: bytes) -> Decoded:
@@ -121,6 +123,7 @@ class JsonDecoder:
     """
 
     quotes: ClassVar[bool] = False
+    delimiter: int = 0
 
     def __init__(self, schema: Schema, zone: tzinfo | None = None) -> None:
         self._schema = schema
@@ -135,7 +138,7 @@ class JsonDecoder:
         # With a zone given, timestamps without offset are expected, and only the exact way takes those.
         self._fast = msgspec.json.Decoder(_row_struct(schema.fields, timestamps_as_text=True)) if zone is None else None
 
-    def ends(self, buffer: bytes) -> npt.NDArray[np.int64]:
+    def ends(self, buffer: bytes, *, last: bool = False) -> npt.NDArray[np.int64]:
         """See `LineDecoder.ends`."""
         return line_ends(buffer)
 

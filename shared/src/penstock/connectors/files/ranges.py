@@ -6,7 +6,8 @@ that begins there and reads its last one to its end. A row group (or batch) belo
 lies, where row groups have the place in the file that their share of its data is. A range may have nothing in it.
 
 Values of CSV may have line ends in quotes. Whether a range begins in quotes is told by the number of quotes before it,
-which are counted in all ranges side by side before one is read: a survey. It also tells the numbers of their lines.
+which are counted in all ranges side by side before one is read: a survey. It also tells the numbers of their lines. Where
+a quote of the file is text, or is never closed, their number says nothing: then the first range is the whole file.
 
 The position of a range that nobody has read of is `{"range": [begin, end, size]}`: bytes, and the size that the file had.
 """
@@ -20,6 +21,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import PipelineError
+from penstock.formats.csv_quotes import MOST_QUOTED, Quotes
 
 if TYPE_CHECKING:
     from penstock.connectors.base import Position
@@ -77,8 +79,10 @@ class FileRange:
             )
 
     def look(self, file: TextFile) -> list[Any]:
-        """How many quotes and line ends there are in the range, but for the header, and its edges; blocks."""
-        return [*_counted(file.content, max(self.begin, file.begin), self.end), edges(self, file.content)]
+        """What is seen of quotes and line ends in the range, but for the header, and its edges; blocks."""
+        seen = _seen(file, max(self.begin, file.begin), self.end)
+        marks = [seen.count, seen.lines, seen.first, seen.last, list(seen.regular)]
+        return [*marks, edges(self, file.content)]
 
     def lines(self, file: TextFile) -> TextFile:
         """What of a text file lies in the range; blocks."""
@@ -120,10 +124,32 @@ def ranges(size: int, most_bytes: int) -> list[FileRange]:
 
 def surveyed(planned: Sequence[FileRange], found: Sequence[Sequence[Any]]) -> list[FileRange]:
     """The ranges of a file with what `FileRange.look` has found in each of them."""
-    behind = list(accumulate(quotes for quotes, _, _ in found))
-    lines = [0, *accumulate(ends for _, ends, _ in found)]
-    marks = zip([0, *behind], behind, lines, (seen for _, _, seen in found), strict=False)
+    behind = list(accumulate(each[0] for each in found))
+    lines = [0, *accumulate(each[1] for each in found)]
+    marks = zip([0, *behind], behind, lines, (each[-1] for each in found), strict=False)
+    if not _tells_quotes(found):
+        return _of_one(planned, found)
     return [replace(each, survey=Survey(*mark)) for each, mark in zip(planned, marks, strict=True)]
+
+
+def _of_one(planned: Sequence[FileRange], found: Sequence[Sequence[Any]]) -> list[FileRange]:
+    """The first one has the whole file, the others nothing."""
+    begin, end = found[0][-1][0], found[-1][-1][1]
+    size = planned[-1].end
+    whole = replace(planned[0], end=size, survey=Survey(0, 0, 0, (begin, end)))
+    none = replace(planned[0], begin=size, end=size, survey=Survey(0, 0, 0, (end, end)))
+    return [whole, *(none for _ in planned[1:])]
+
+
+def _tells_quotes(found: Sequence[Sequence[Any]]) -> bool:
+    """Whether the number of quotes before a place of the file tells if it is in quotes."""
+    before, last = 0, None
+    for count, _, first, behind, regular, _ in found:
+        far = before % 2 == 1 and count and last is not None and first - last > MOST_QUOTED
+        if far or not regular[before % 2]:
+            return False
+        before, last = before + count, behind if count else last
+    return before % 2 == 0
 
 
 def _counted(content: Content, begin: int, end: int) -> list[int]:
@@ -137,6 +163,22 @@ def _counted(content: Content, begin: int, end: int) -> list[int]:
         lines += int(np.count_nonzero(text == ord("\n")))
         begin += len(chunk)
     return [quotes, lines]
+
+
+def _seen(file: TextFile, begin: int, end: int) -> Quotes:
+    """The quotes and the line ends between two offsets, and whether the quotes are regular."""
+    seen = Quotes(file.decoder.delimiter)
+    text = file.content.read(begin - 1, 1) if file.begin < begin < end else b"\n"
+    at = begin
+    while at <= end and begin < end:
+        chunk = file.content.read(at, min(_CHUNK_BYTES, end + 1 - at))
+        text += chunk or b"\n"  # behind the last byte of the file
+        at += max(len(chunk), 1)
+        seen.see(at - len(text) + 1, text)
+        text = text[-2:]
+        if not chunk:
+            break
+    return seen
 
 
 def _record_start(file: TextFile, at: int, stop: int, *, quoted: bool) -> int:

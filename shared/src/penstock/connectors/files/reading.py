@@ -256,8 +256,8 @@ class TextReader:
         content, offset = self._file.content, self._offset + len(rest)
         chunk = await self._fetched(lambda: self._chunk(content, offset, wanted))
         self._buffer, self._start, self._next = rest + chunk, 0, 0
-        self._ends = self._file.decoder.ends(self._buffer).tolist()
         self._at_end = len(chunk) < wanted
+        self._ends = self._file.decoder.ends(self._buffer, last=self._at_end).tolist()
         if self._at_end and self._buffer and (not self._ends or self._ends[-1] < len(self._buffer)):
             self._ends.append(len(self._buffer))  # the last record needs no newline
 
