@@ -7,7 +7,8 @@ import pytest
 
 from penstock.coordination.job_progress import ACKS_KEPT, JobProgress
 from penstock.coordination.task_rates import RateMeter
-from penstock.protocol.jobevents import AckReceived, Announce, JobEvent
+from penstock.protocol.jobevents import AckReceived, Announce, Append, JobEnded, JobEvent
+from penstock.protocol.joblog import AttemptFailed, Begin, Complete
 from penstock.protocol.jobmaster import JobMaster
 from penstock.protocol.messages import (
     Acknowledged,
@@ -129,3 +130,30 @@ def test_acknowledgements_of_old_checkpoints_are_forgotten() -> None:
         event(progress, acknowledged(checkpoint), 20)
     kept = [number for number, shown in progress.checkpoints.items() if shown.acks]
     assert kept == list(range(3, ACKS_KEPT + 3))
+
+
+ENDS = {
+    "its attempt failed": Append(AttemptFailed(attempt="a", attempt_number=1, reason="lost")),
+    "its attempt ended": Append(
+        Begin(attempt="b", attempt_number=2, restore=None, parallelism=1, generation=1, start_offsets={})
+    ),
+    "the job ended": JobEnded("CANCELED", ""),
+}
+
+
+@pytest.mark.parametrize("reason", ENDS)
+def test_what_an_attempt_had_begun_ends_with_it(reason: str) -> None:
+    """A checkpoint that nobody works on any more is not in progress for ever."""
+    progress = JobProgress("j")
+    for number in (1, 2, 3):
+        begun = BarrierMarker(epoch=1, job="j", attempt="a", checkpoint=number, nonce="n")
+        progress.command(Announce(begun), number)
+    complete = Complete(checkpoint=1, checkpoint_nonce="n", attempt="a", parent=-1, manifest="m", sha256="")
+    progress.command(Append(complete), 4)
+    late = CheckpointAborted(epoch=1, job="j", attempt="a", checkpoint=3, nonce="n", reason="late")
+    progress.command(Announce(msgspec.structs.replace(late, checkpoint=2, reason="too slow")), 5)
+    progress.command(ENDS[reason], 6)
+    progress.command(Announce(late), 7)
+    shown = [(each.state, each.reason, each.ended_us) for each in progress.checkpoints.values()]
+    assert shown == [("complete", "", 4), ("aborted", "too slow", 5), ("aborted", reason, 6)]
+    assert (progress.totals["complete"], progress.totals["aborted"]) == (1, 2)

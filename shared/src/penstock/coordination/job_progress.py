@@ -144,17 +144,16 @@ class JobProgress:
                 for old in list(self.checkpoints.values())[-ACKS_KEPT - 1 : -ACKS_KEPT]:
                     old.acks.clear()
             case Announce(command=CheckpointAborted(checkpoint=checkpoint) as said) if checkpoint in self.checkpoints:
-                self.checkpoints[checkpoint].state = "aborted"
-                self.checkpoints[checkpoint].reason = said.reason
-                self.checkpoints[checkpoint].aborted_us = now_us
-                self.totals["aborted"] += 1
+                self._aborted(self.checkpoints[checkpoint], said.reason, now_us)
             case Append(record=Complete(checkpoint=checkpoint)) if checkpoint in self.checkpoints:
                 self.checkpoints[checkpoint].state = "complete"
                 self.checkpoints[checkpoint].completed_us = now_us
                 self.totals["complete"] += 1
             case Append(record=AttemptFailed(reason=reason)):
                 self.failed(reason)
+                self._abort_all("its attempt failed", now_us)
             case Append(record=Begin(attempt_number=number)):
+                self._abort_all("its attempt ended", now_us)
                 self.attempt_number = number
                 self.missing_slots = 0
                 self.statuses.clear()
@@ -164,8 +163,19 @@ class JobProgress:
                 self.entered_us.setdefault(subtask, {})["deployed"] = now_us
             case JobEnded():
                 self.ended = command
+                self._abort_all("the job ended", now_us)
             case _:
                 pass
+
+    def _abort_all(self, reason: str, now_us: int) -> None:
+        """With an attempt all ends that it had begun."""
+        for shown in self.checkpoints.values():
+            self._aborted(shown, reason, now_us)
+
+    def _aborted(self, shown: CheckpointProgress, reason: str, now_us: int) -> None:
+        if shown.state == "in progress":
+            shown.state, shown.reason, shown.aborted_us = "aborted", reason, now_us
+            self.totals["aborted"] += 1
 
     def failed(self, reason: str) -> None:
         """An attempt failed, or the coordinator could not go on."""
