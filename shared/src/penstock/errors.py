@@ -94,6 +94,22 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return "there are: " + ", ".join(names) if names else "there are none"
 
 
+def described(error: BaseException) -> str:
+    """`ValueError: what it says`, also where its own `str()` raises, which must not hide that it was raised and where."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception as failure:  # whatever the user's class raises
+        return f"{type(error).__name__} (its str() raised {type(failure).__name__})"
+
+
+def shown(value: object) -> str:
+    """Its `repr()`, also where that raises."""
+    try:
+        return repr(value)
+    except Exception as failure:  # whatever the user's class raises
+        return f"<{type(value).__name__}, of which repr() raised {type(failure).__name__}>"
+
+
 def without_context(error: Exception) -> str:
     """Polars' message without the advice for its own users and the plan of its own that follow it."""
     return str(error).split("\n\n")[0].strip()

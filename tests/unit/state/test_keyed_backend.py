@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any, TypedDict
 
@@ -355,6 +355,8 @@ class Shaped(TypedDict):
 
 class Parts(KeyedProcess[Item, Item]):
     day = ValueState(date)
+    hour = ValueState(time)
+    hours = ListState(time | None)
     days = ListState(date | None)
     record = ValueState(Item)
     numbers = ValueState(list[int])
@@ -367,6 +369,8 @@ class Parts(KeyedProcess[Item, Item]):
 @pytest.mark.parametrize(
     ("write", "message"),
     [
+        (lambda s: s.hour.set(NOON.timetz()), r"state 'hour'.* has an offset, and a time of day has none"),
+        (lambda s: s.hours.add(NOON.timetz()), r"state 'hours'.* has an offset, and a time of day has none"),
         (lambda s: s.day.set(NOON), r"state 'day' holds date, but was given datetime\.datetime"),
         (lambda s: s.days.add(NOON), r"state 'days' holds datetime\.date \| None, but was given datetime\.datetime"),
         (lambda s: s.record.set(OtherItem("x", [])), r"state 'record' holds Item, but was given OtherItem\("),

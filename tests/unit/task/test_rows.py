@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from typing import Annotated, Any
 
 import msgspec
@@ -173,6 +173,23 @@ def test_a_wrong_value_names_function_column_and_value(row, message):
     """Nothing is converted silently."""
     with pytest.raises(UserCodeError, match=message):
         RowWriter(LOOSE, where="map: double").frame([Loose(), row])
+
+
+@dataclasses.dataclass
+class Open:
+    at: time
+    days: list[time]
+    by_name: dict[str, time]
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_an_offset_of_a_time_of_day_is_refused(place: int) -> None:
+    """However deep it stands: a column of times has none, and 12:00+02:00 is not 12:00."""
+    noon, there = time(12), time(12, tzinfo=timezone(timedelta(hours=2)))
+    at, day, named = (there if number == place else noon for number in range(3))
+    with pytest.raises(UserCodeError, match=r"is time, got .*, which has an offset, and a time of day has none"):
+        RowWriter(schema_of(Open)).frame([Open(noon, [noon], {}), Open(at, [noon, day], {"k": named})])
+    assert RowWriter(schema_of(Open)).frame([Open(noon, [noon], {"k": noon})]).row(0) == (noon, [noon], {"k": noon})
 
 
 def test_naive_moments_and_small_numbers_are_refused():

@@ -13,7 +13,9 @@ import pytest
 from penstock.batches import EVENT_TIME
 from penstock.errors import ProtocolError, UserCodeError
 from penstock.graph.logical import As, MapBatches, MapRows, Node
+from penstock.observability.user_frames import describe_error
 from penstock.task.operators import build_operator
+from penstock.task.operators.rowwise import raised
 from penstock.testing.harness import OperatorHarness, input_node
 from penstock.types import schema_of
 
@@ -208,3 +210,27 @@ def test_rows_arrive_with_aware_moments():
     seen = []
     fed(MapRows(lambda bid: seen.append(bid.at) or Euro(1, None), flat=False), bids(2))
     assert seen == [datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1, 0, 0, 0, 1_000, tzinfo=UTC)]
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class MuteBid(Bid):
+    def __repr__(self) -> str:
+        raise RuntimeError("no picture")
+
+
+def test_an_exception_that_cannot_say_what_it_is_hides_neither_function_nor_row() -> None:
+    """Nor does a row that cannot be shown."""
+
+    def broken(bid: Bid) -> Euro:
+        raise MuteError
+
+    said = r"map \(n7-map\): .*broken raised MuteError \(its str\(\) raised RuntimeError\); row: Bid\(auction=0"
+    with pytest.raises(UserCodeError, match=said):
+        fed(MapRows(broken, flat=False), bids())
+    assert describe_error(MuteError()) == "MuteError (its str() raised RuntimeError)"
+    shown = str(raised("here", MuteBid(1, 1.0, datetime.now(UTC)), ValueError("wrong")))
+    assert shown == "here raised ValueError: wrong; row: <MuteBid, of which repr() raised RuntimeError>"

@@ -24,7 +24,7 @@ from penstock.connectors.base import (
 )
 from penstock.connectors.declaring import SourceOptions, declare
 from penstock.connectors.pacing import Pace, checked_rate
-from penstock.errors import PipelineError, UserCodeError
+from penstock.errors import PipelineError, UserCodeError, described
 from penstock.formats.schema_matching import SchemaMatcher
 from penstock.times import Duration
 from penstock.types import Schema
@@ -75,7 +75,7 @@ class _FunctionContent(Content[Any]):
         try:
             made = self.function(numbers)
         except Exception as error:
-            raise UserCodeError(f"{where} raised {type(error).__name__}: {error}") from error
+            raise UserCodeError(f"{where} raised {described(error)}") from error
         batch = _arrow_of(made, where)
         if batch.num_rows != len(numbers):
             raise UserCodeError(

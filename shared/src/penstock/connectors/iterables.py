@@ -19,7 +19,7 @@ from penstock.connectors.base import (
 )
 from penstock.connectors.declaring import SourceOptions, declare, zone
 from penstock.connectors.pacing import Pace, checked_rate
-from penstock.errors import PipelineError, UserCodeError
+from penstock.errors import PipelineError, UserCodeError, described
 from penstock.formats.columns import FrameBuilder
 from penstock.types import Schema, is_row_class
 
@@ -108,7 +108,7 @@ class Source(base.Source[T], Generic[T]):
         try:
             return iter(self.data())
         except Exception as error:
-            raise UserCodeError(f"iterables.Source: the function raised {type(error).__name__}: {error}") from error
+            raise UserCodeError(f"iterables.Source: the function raised {described(error)}") from error
 
     @property
     def bounded(self) -> bool:
@@ -168,7 +168,7 @@ class _Reader:
             pass  # fewer rows than had been read before the restart
         except Exception as error:
             where = f"iterables.Source: row {self._position + len(rows) + 1}"
-            raise UserCodeError(f"{where}: the iterable raised {type(error).__name__}: {error}") from error
+            raise UserCodeError(f"{where}: the iterable raised {described(error)}") from error
         return rows
 
     def _values_of(self, row: Any) -> list[Any] | AttributeError:

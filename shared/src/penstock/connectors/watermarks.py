@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.connectors.base import WatermarkGenerator, WatermarkMoves, WatermarkStrategy
-from penstock.errors import PipelineError, UserCodeError
+from penstock.errors import PipelineError, UserCodeError, described
 from penstock.times import Duration, duration_us, format_duration, from_micros, to_micros
 from penstock.types import attribute_of, is_row_class
 
@@ -341,7 +341,7 @@ def _called(where: str, function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except Exception as error:
-        raise UserCodeError(f"{where} raised {type(error).__name__}: {error}") from error
+        raise UserCodeError(f"{where} raised {described(error)}") from error
 
 
 def _name(function: Any) -> str:

@@ -8,7 +8,7 @@ import sysconfig
 import traceback
 from typing import Any
 
-from penstock.errors import PenstockError, PipelineError, UserCodeError
+from penstock.errors import PenstockError, PipelineError, UserCodeError, described
 from penstock.protocol.unsendable import cut
 
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
@@ -47,14 +47,14 @@ def shown_frames(error: BaseException) -> str:
 
 def shown_text(error: BaseException) -> str:
     """What is wrong, in one line, with the place in the user's file where a verb was used wrongly."""
-    text = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+    text = str(error) if isinstance(error, PenstockError) else described(error)
     return f"{_place(error)}{text}"
 
 
 def describe_error(error: BaseException) -> str:
     """One line: our own errors speak for themselves, others are named."""
     error = first_cause(error)
-    return cut(str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}")
+    return cut(str(error) if isinstance(error, PenstockError) else described(error))
 
 
 def first_cause(error: BaseException) -> BaseException:

@@ -40,8 +40,8 @@ class ValueCodec:
         self._encode = msgspec.msgpack.Encoder(enc_hook=_plain_part).encode
         self._decode = msgspec.msgpack.Decoder(hint).decode
         self._accepted = _classes(hint)
-        self.exact: type | None = self._accepted[0] if self._accepted else None
-        """The class that needs no further check."""
+        self.exact: type | None = self._accepted[0] if self._accepted and time not in self._accepted else None
+        """The class that needs no further check; times of day may have an offset."""
         self.immutable = _is_immutable(hint)
         """Whether values cannot be changed in place."""
         self._has_parts = not _IMMUTABLE.issuperset(self._accepted or (object,))
@@ -100,6 +100,10 @@ class ValueCodec:
             return value
         if not isinstance(value, accepted) or (value.__class__ not in accepted and _is_more(value, accepted)):
             self._refuse(value)
+        if isinstance(value, time) and value.tzinfo is not None:
+            raise UserCodeError(
+                f"{self.where}: {value!r} has an offset, and a time of day has none; store it in UTC, without tzinfo"
+            )
         return value
 
     def _refuse(self, value: Any) -> NoReturn:

@@ -165,6 +165,8 @@ def scalar_column(field: Field, values: Sequence[Any]) -> pl.Series:
     try:
         if field.type == TIMESTAMP:
             return _timestamp_column(field, values)
+        if field.type == TIME:
+            _refuse_offsets(field, values)
         return pl.Series(field.name, values, polars_type(field.type), strict=True)
     except (TypeError, OverflowError, pl.exceptions.PolarsError) as error:
         raise _culprit(field, values, error) from error
@@ -189,6 +191,13 @@ def _timestamp_column(field: Field, values: Sequence[Any]) -> pl.Series:
             raise WrongValueError(field, value, " without a time zone; use datetime(..., tzinfo=UTC)")
     micros = [None if value is None else (value - _EPOCH) // _ONE_MICROSECOND for value in values]
     return pl.Series(field.name, micros, pl.Int64).cast(pl.Datetime("us", "UTC"))
+
+
+def _refuse_offsets(field: Field, values: Sequence[time | None]) -> None:
+    """Polars would leave them out of times of day without a word."""
+    for value in values:
+        if value is not None and value.tzinfo is not None:
+            raise WrongValueError(field, value, ", which has an offset, and a time of day has none; make it one of UTC")
 
 
 def _converted(field: Field, values: Sequence[Any]) -> list[Any]:

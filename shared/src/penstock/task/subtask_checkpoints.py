@@ -6,7 +6,7 @@ calls it the SubtaskCheckpointCoordinator.
 
 from __future__ import annotations
 
-from penstock.errors import ExternalError
+from penstock.errors import ExternalError, described
 from penstock.protocol.incremental import SnapshotChains
 from penstock.protocol.manifests import blob_prefix
 from penstock.protocol.restoring import watermarks_above
@@ -94,7 +94,7 @@ class SubtaskCheckpoints:
             snapshot = await upload(frozen, prefix, services.blobs, backend, self._micros, base)
         except Exception as error:  # a checkpoint that cannot be written is declined, whatever the reason
             away = isinstance(error, ExternalError) and error.retryable
-            return UploadFailed(command.checkpoint, command.nonce, f"{type(error).__name__}: {error}", away)
+            return UploadFailed(command.checkpoint, command.nonce, described(error), away)
         self._chains.taken(command.checkpoint, chains_of(frozen, snapshot))
         self._committer.persisted(frozen.persist)
         self.state_bytes = snapshot.size_bytes

@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from penstock.errors import UserCodeError
+from penstock.errors import UserCodeError, described
 from penstock.observability.user_frames import first_cause
 from penstock.protocol.frames import Channel
 from penstock.protocol.messages import OperatorMetrics, TaskProgress, TaskState, TaskStatus
@@ -43,7 +43,7 @@ async def as_failure(work: Work) -> None:
         cause = first_cause(error)
         if isinstance(cause, Exception | asyncio.CancelledError | KeyboardInterrupt | GeneratorExit):
             raise
-        raise UserCodeError(f"{type(cause).__name__}: {cause}") from cause
+        raise UserCodeError(described(cause)) from cause
 
 
 @dataclass
@@ -104,7 +104,7 @@ class TaskLoop(ABC):
         try:
             await self._close()
         except Exception as error:
-            _log.warning("closing raised behind a failure", error=f"{type(error).__name__}: {error}")
+            _log.warning("closing raised behind a failure", error=described(error))
 
     async def _open(self) -> None:
         """Before anything runs."""

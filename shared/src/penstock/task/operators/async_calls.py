@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from penstock.errors import BadRecordError, ExternalError, PenstockError, PipelineError, UserCodeError
+from penstock.errors import BadRecordError, ExternalError, PenstockError, PipelineError, UserCodeError, described, shown
 from penstock.graph.logical import CallSettings
 from penstock.times import format_duration
 
@@ -97,7 +97,7 @@ class Caller:
             await _awaited(begin())
             self._is_open = True
         except Exception as error:  # whatever the user's function raises
-            self._fail(error, f"{self._where}.open raised {type(error).__name__}: {error}")
+            self._fail(error, f"{self._where}.open raised {described(error)}")
 
     @property
     def has_loop(self) -> bool:
@@ -138,7 +138,7 @@ class Caller:
         except BaseException as error:  # whatever the user's function raises, sys.exit() among it
             if self._closed:
                 return
-            self._fail(error, f"{self._where}{_said(error)}; row: {call.argument!r}")
+            self._fail(error, f"{self._where}{_said(error)}; row: {shown(call.argument)}")
         call.done = True
         self._has_come.set()
         self._came(call)
@@ -215,7 +215,7 @@ class Caller:
         except TimeoutError:
             _log.warning("calls that were given up do not end", operator=self._where, after_s=CLOSING_S)
         except Exception as error:  # whatever the user's function raises: its rows are sent on, or will be asked again
-            _log.warning("close of an async function raised", operator=self._where, error=str(error))
+            _log.warning("close of an async function raised", operator=self._where, error=described(error))
 
     def closing(self) -> Awaitable[None] | None:
         """What `close` has left to wait for."""
@@ -233,4 +233,4 @@ def _said(error: BaseException) -> str:
         return f": {error}"
     if isinstance(error, asyncio.CancelledError):
         return " was cancelled, and not by Penstock"
-    return f" raised {type(error).__name__}: {error}"
+    return f" raised {described(error)}"

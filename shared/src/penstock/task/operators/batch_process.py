@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from penstock.batches import EVENT_TIME, WATERMARK, with_watermarks
-from penstock.errors import PenstockError, UserCodeError
+from penstock.errors import PenstockError, UserCodeError, described
 from penstock.process_functions import OutputTag, is_per_batch, overrides
 from penstock.state.batch_keys import BatchKeys
 from penstock.state.keyed_state import NO_KEY
@@ -239,7 +239,7 @@ class BatchProcessBase(ProcessBase):
         which = (
             f"row: {rows[0]!r}" if frame.height == 1 else f"on a batch of {frame.height} rows, the first: {rows[0]!r}"
         )
-        return UserCodeError(f"{self._where}.{self._methods[number]} raised {type(error).__name__}: {error}; {which}")
+        return UserCodeError(f"{self._where}.{self._methods[number]} raised {described(error)}; {which}")
 
     def _results_of(
         self, context: BatchRun, frame: pl.DataFrame, marks: NDArray[np.int64]

@@ -22,7 +22,7 @@ from typing import Any, Final, cast
 import polars as pl
 
 from penstock.batches import EVENT_TIME, WATERMARK, hidden_of
-from penstock.errors import PipelineError
+from penstock.errors import PipelineError, described
 from penstock.graph.logical import CallSettings, MapAsync, Node
 from penstock.state.segments import PENDING, decode_segment, encode_segment
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
@@ -320,6 +320,6 @@ def _own_copy(where: str, function: Any) -> Any:
         return copy.deepcopy(function)
     except Exception as error:  # whatever copying the user's attributes raises
         raise PipelineError(
-            f"{where} cannot be copied for a subtask ({type(error).__name__}: {error}); create connections, locks and "
+            f"{where} cannot be copied for a subtask ({described(error)}); create connections, locks and "
             "the like in open(), not in __init__"
         ) from error

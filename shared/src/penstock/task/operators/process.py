@@ -30,7 +30,7 @@ import polars as pl
 import structlog
 
 from penstock.batches import EVENT_TIME, WATERMARK, with_watermarks
-from penstock.errors import PenstockError, PipelineError, UserCodeError
+from penstock.errors import PenstockError, PipelineError, UserCodeError, described
 from penstock.graph.logical import Node, ProcessRows
 from penstock.process_functions import OutputTag, check_process, input_methods
 from penstock.state.columns import key_values
@@ -233,7 +233,7 @@ class ProcessBase(PartwiseOperator):
             return copy.deepcopy(self._declared)
         except Exception as error:  # whatever copying the user's attributes raises
             raise PipelineError(
-                f"{self._where} cannot be copied for a subtask ({type(error).__name__}: {error}); create connections, "
+                f"{self._where} cannot be copied for a subtask ({described(error)}); create connections, "
                 "locks, files and the like in open(), not in __init__"
             ) from error
 
@@ -255,7 +255,7 @@ class ProcessBase(PartwiseOperator):
         except PenstockError:
             raise
         except Exception as error:  # whatever the user's function raises
-            raise UserCodeError(f"{self._where}.open raised {type(error).__name__}: {error}") from error
+            raise UserCodeError(f"{self._where}.open raised {described(error)}") from error
 
     def _times_of(self, frame: pl.DataFrame) -> list[int | None]:
         return frame[EVENT_TIME].to_list() if EVENT_TIME in frame.columns else [None] * frame.height
@@ -290,7 +290,7 @@ class ProcessBase(PartwiseOperator):
         except PenstockError:
             raise
         except Exception as error:  # whatever the user's function raises
-            raise UserCodeError(f"{self._where}.close raised {type(error).__name__}: {error}") from error
+            raise UserCodeError(f"{self._where}.close raised {described(error)}") from error
 
 
 def carried_marks(frame: pl.DataFrame, run: Run) -> list[int]:

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from penstock.batches import EVENT_TIME, hidden_of, one_batch
-from penstock.errors import PenstockError, PipelineError, UserCodeError
+from penstock.errors import PenstockError, PipelineError, UserCodeError, described, shown
 from penstock.graph.logical import MapBatches, MapRows, Node
 from penstock.map_columns import with_keys_once
 from penstock.observability.user_frames import place_of
@@ -41,7 +41,7 @@ def chunks_of(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
 
 def raised(where: str, row: object, error: Exception) -> UserCodeError:
     """The error for a function that raised on a row; the caller chains the cause."""
-    return UserCodeError(f"{where} raised {type(error).__name__}: {error}; row: {row!r}")
+    return UserCodeError(f"{where} raised {described(error)}; row: {shown(row)}")
 
 
 def written(
@@ -58,7 +58,7 @@ def written(
     except UserCodeError as error:
         place = f"; the function: {found}" if (found := place_of(function)) else ""
         index = next((index for index, result in enumerate(results) if not _fits(writer, result)), None)
-        row = "" if index is None else f"; row: {row_of(index)!r}"
+        row = "" if index is None else f"; row: {shown(row_of(index))}"
         raise UserCodeError(f"{error}{row}{place}") from error
 
 
@@ -164,7 +164,7 @@ class MapBatchesOperator(Operator):
         except PenstockError:
             raise
         except Exception as error:  # whatever the user's function raises
-            message = f"{self._where} raised {type(error).__name__}: {error}; on a batch of {frame.height} rows"
+            message = f"{self._where} raised {described(error)}; on a batch of {frame.height} rows"
             raise UserCodeError(message) from error
         results = self._checked(returned)
         if EVENT_TIME in frame.columns and results.height != frame.height:
