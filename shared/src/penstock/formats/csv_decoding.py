@@ -21,7 +21,7 @@ from penstock.decimal_columns import decimals_of, decimals_of_texts
 from penstock.decimals import misfit, of_text, units_of
 from penstock.errors import PipelineError, nearest
 from penstock.formats.columns import MISSING, FrameBuilder, WrongValueError
-from penstock.formats.csv_quotes import Quoted, quoted
+from penstock.formats.csv_quotes import quoted
 from penstock.formats.decoding import BadLine, Decoded, line_ends, timestamps_of, without_nanoseconds
 from penstock.types import (
     FLOATS,
@@ -97,18 +97,18 @@ class CsvDecoder:
     def ends(self, buffer: bytes, *, last: bool = False) -> npt.NDArray[np.int64]:
         """Positions behind every newline that is not within quotes."""
         ends = line_ends(buffer)
-        return self._quoted(buffer, last=last).without(ends - 1) + 1 if b'"' in buffer else ends
-
-    def _quoted(self, buffer: bytes, *, last: bool) -> Quoted:
-        return quoted(buffer, self.delimiter, last=last)
+        return quoted(buffer, self.delimiter, last=last).without(ends - 1) + 1 if b'"' in buffer else ends
 
     def decode(self, block: bytes) -> Decoded:
         """See `LineDecoder.decode`. Blank lines are nothing."""
         records: list[bytes] = []
         start = 0
         unclosed = set[int]()
-        found = self._quoted(block, last=True).unclosed if b'"' in block else []
-        for end in [*self.ends(block, last=True).tolist(), len(block)]:
+        ends, found = line_ends(block), list[int]()
+        if b'"' in block:
+            within = quoted(block, self.delimiter, last=True)
+            ends, found = within.without(ends - 1) + 1, within.unclosed
+        for end in [*ends.tolist(), len(block)]:
             if end > start:
                 if found and found[0] < end:
                     unclosed.add(len(records))

@@ -47,11 +47,25 @@ def quoted(text: bytes, delimiter: int, *, last: bool) -> Quoted:
 
     data = np.frombuffer(text, np.uint8)
     quotes = np.flatnonzero(data == _QUOTE)
-    around = np.concatenate([[_LINE_ENDS[0]], data, [_LINE_ENDS[0]]])
-    befores, afters = around[quotes], around[quotes + 2]
-    if quotes.size % 2 == 0 and is_regular(quotes, befores, afters, delimiter):
+    begins = _edges(delimiter)[data[quotes - 1]]  # may be where a value with quotes begins
+    begins[:1] |= quotes[:1] == 0
+    ends = _edges(delimiter)[data[np.minimum(quotes + 1, data.size - 1)]]  # its last byte would be a quote itself
+    if quotes.size % 2 == 0 and begins[::2].all() and ends[1::2].all() and _are_near(quotes):
         return Quoted(quotes[::2], quotes[1::2], [])
-    return _Walk(text, quotes.tolist(), delimiter, last=last).quoted()
+    return _Walk(text, quotes, begins, delimiter, last=last).quoted()
+
+
+def _edges(delimiter: int) -> npt.NDArray[np.bool_]:
+    """Of every byte whether it may stand before a quote that opens, and behind one that closes, as another quote may."""
+    import numpy as np
+
+    edges = np.zeros(256, np.bool_)
+    edges[[delimiter, _QUOTE, *_LINE_ENDS]] = True
+    return edges
+
+
+def _are_near(quotes: npt.NDArray[np.int64]) -> bool:
+    return not quotes.size or int((quotes[1::2] - quotes[::2]).max()) <= MOST_QUOTED
 
 
 @dataclass
@@ -80,8 +94,7 @@ class Quotes:
         quotes = np.flatnonzero(inner == _QUOTE)
         if not quotes.size:
             return
-        edges = [self.delimiter, _QUOTE, *_LINE_ENDS]
-        opening, closing = (np.isin(data[quotes + beside], edges) for beside in (0, 2))
+        opening, closing = (_edges(self.delimiter)[data[quotes + beside]] for beside in (0, 2))
         gaps = np.diff(quotes + at, prepend=self.last if self.count else at) > MOST_QUOTED
         within = np.stack([~opening, ~closing | gaps])
         odd = self.count % 2
@@ -93,29 +106,14 @@ class Quotes:
         self.count, self.last = self.count + int(quotes.size), int(quotes[-1]) + at
 
 
-def is_regular(quotes: Any, befores: Any, afters: Any, delimiter: int) -> bool:
-    """Whether these quotes open and close in turns, the first one opens, and all are where such quotes may be.
-
-    Args:
-        quotes: where they are.
-        befores: the bytes before them.
-        afters: the bytes behind them.
-        delimiter: what stands between columns.
-    """
-    import numpy as np
-
-    edges = [delimiter, _QUOTE, *_LINE_ENDS]
-    gaps = quotes[1::2] - quotes[: quotes.size // 2 * 2 : 2]
-    near = not gaps.size or int(gaps.max()) <= MOST_QUOTED
-    return near and bool(np.isin(befores[::2], edges).all() and np.isin(afters[1::2], edges).all())
-
-
 class _Walk:
     """Takes the quotes of a text one after the other."""
 
-    def __init__(self, text: bytes, quotes: list[int], delimiter: int, *, last: bool) -> None:
+    def __init__(self, text: bytes, quotes: Any, begins: Any, delimiter: int, *, last: bool) -> None:
+        """`begins`: which of them have that before them which opens a value, or another quote."""
         self._text = text
-        self._quotes = quotes
+        self._quotes: list[int] = quotes.tolist()
+        self._may_open: list[int] = begins.nonzero()[0].tolist()
         self._edges = {delimiter, *_LINE_ENDS}
         self._last = last
         self._begins: list[int] = []
@@ -127,8 +125,9 @@ class _Walk:
         import numpy as np
 
         at = 0
-        while at < len(self._quotes):
-            at = self._value(at) if self._opens(self._quotes[at]) else at + 1
+        for number in self._may_open:
+            if number >= at and self._opens(self._quotes[number]):
+                at = self._value(number)
         return Quoted(np.array(self._begins, np.int64), np.array(self._ends, np.int64), self._unclosed)
 
     def _opens(self, quote: int) -> bool:
