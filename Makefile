@@ -21,7 +21,7 @@ PYTEST := $(BIN)/python -m pytest --dist loadscope --no-loadscope-reorder --dura
 # What a process has compiled, the hundreds of processes that tests start need not compile again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lock demo platform test servers acceptance lint docs sbom audit bench bench-kafka properties simulate chaos soak k8s flink clean
+.PHONY: help setup lock demo platform check test servers acceptance lint docs sbom audit bench bench-kafka properties simulate chaos soak k8s flink clean
 
 help: ## Print the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -83,6 +83,9 @@ acceptance: platform ## Run the tests with containers, Helm and Prometheus, the 
 	$(PYTEST) --lane acceptance -n 3 --randomly-dont-reorganize
 	$(PYTEST) -n 2 -p tests.unit.task.incremental_checkpoints $(COLUMNS) \
 		--deselect tests/unit/task/test_changes.py::test_a_key_whose_rows_are_gone_begins_anew
+
+check: setup ## Check what was changed since the last commit, in a minute: format, style, types, imports and the nearest tests
+	$(BIN)/python -m tools.check
 
 lint: setup ## Check format, style, types and import rules
 	$(BIN)/ruff format --check
