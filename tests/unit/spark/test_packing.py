@@ -144,17 +144,23 @@ def test_parts_of_csv_wait_for_a_survey(tmp_path: Path) -> None:
 
     def survey(parts: Any) -> list[Any]:
         asked.extend((split.split, position["range"]) for split, position in parts)
-        return [[3, 1, ["a", "b"]], [4, 2, ["b", "c"]], [5, 0, []], [6, 0, []]]
+        regular = [True, True]
+        return [
+            [3, 1, 0, 2, regular, ["a", "b"]],
+            [5, 2, 6, 9, regular, ["b", "c"]],
+            [5, 0, 0, 4, regular, []],
+            [7, 0, 6, 9, regular, []],
+        ]
 
     found = list(divided(source, given, 6, survey))
     assert asked == [(name, part) for name in ("a.csv", "c.csv") for part in ([0, 6, 10], [6, 10, 10])]
     assert [split.position.get("survey") for split in found] == [
         [0, 3, 0, ["a", "b"]],
-        [3, 7, 1, ["b", "c"]],
+        [3, 8, 1, ["b", "c"]],
         None,
         None,
         [0, 5, 0, []],
-        [5, 11, 0, []],
+        [5, 12, 0, []],
     ]
 
 
