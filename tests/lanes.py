@@ -4,7 +4,8 @@
 * ``servers`` (``make servers``) uses Kafka, MinIO, Redis, Postgres, OpenSearch, Spark or Chromium. A test belongs to it
   when it asks for one of the fixtures in `SERVERS`, or when it is marked ``servers``.
 * ``acceptance`` (``make acceptance``) is `tests/acceptance` and what is marked ``acceptance``: containers, Helm,
-  Prometheus, and the chaos run.
+  Prometheus, the chaos run, and what takes the first lane too long, such as mutants of the protocol and the command as users
+  run it.
 
 A test of the first lane cannot start a server by mistake: `shadow_servers` puts programs in front of Java, Redis and
 their like that refuse to start, and the tests' own starters call `demand_servers`.
@@ -45,6 +46,7 @@ LONGEST: Final = (
     "containers",
     "spark",
     "tests/e2e/test_chaos.py",
+    "tests/acceptance/test_helm.py",
     "tests/e2e/test_readme.py",
     "tests/integration/test_opensearch_sink.py",
     "tests/e2e/test_pipeline_service.py",
@@ -55,6 +57,7 @@ LONGEST: Final = (
     "tests/spark/test_steps.py",
     "tests/e2e/test_command.py",
     "tests/unit/testing/test_time_between_rows.py",
+    "tests/unit/task/test_regular_joins.py",
 )
 
 

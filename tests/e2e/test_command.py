@@ -15,7 +15,7 @@ import pytest
 
 from .conftest import EXAMPLES, Command, wait_until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.acceptance]
 
 FLIGHTS = EXAMPLES / "data" / "flights.jsonl"
 HEAD = """
@@ -72,7 +72,6 @@ def test_the_demo_gives_what_duckdb_gives(penstock: Command) -> None:
     assert [row[3] for row in got] == pytest.approx([row[3] for row in expected])
 
 
-@pytest.mark.acceptance
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_with_little_patience_every_row_is_accounted_for(penstock: Command, parallelism: int) -> None:
     """The last result of every airport and day, and the rows set aside, make 20,000."""

@@ -62,6 +62,7 @@ def test_the_histories_reach_everything() -> None:
     )
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("name", sorted(KILLING))
 def test_a_mutant_is_killed(name: str) -> None:
     """With one rule taken out of the protocol some recorded history fails, and with the rule in place it passes."""

@@ -412,6 +412,7 @@ def test_rows_behind_what_a_step_has_come_to_are_late(local, tmp_path):
     assert job.done[1].result.total("w", "late_rows") == 50
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("case", ["running", "reduced", "ranked", "keyed-process"])
 def test_operators_have_the_state_of_keys_that_something_happens_to(case, local, tmp_path, monkeypatch):
     """Steps of a few rows; what comes of them, and what they leave, is the same as if operators had everything."""

@@ -59,6 +59,7 @@ def test_histories_keep_every_invariant(kind: str) -> None:
     assert not missed, f"{missed}: histories change with the scenarios; find seeds that reach it and add them to RARE"
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("name", list(KILLING))
 def test_a_mutant_is_killed(name: str) -> None:
     """With one rule taken out of production's code the recorded history fails, and with the rule in place it passes."""
