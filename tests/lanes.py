@@ -4,8 +4,8 @@
 * ``servers`` (``make servers``) uses Kafka, MinIO, Redis, Postgres, OpenSearch, Spark or Chromium. A test belongs to it
   when it asks for one of the fixtures in `SERVERS`, or when it is marked ``servers``.
 * ``acceptance`` (``make acceptance``) is `tests/acceptance` and what is marked ``acceptance``: containers, Helm,
-  Prometheus, the chaos run, and what takes the first lane too long, such as mutants of the protocol and the command as users
-  run it.
+  Prometheus, the chaos run, and what takes the first lane too long, such as mutants of the protocol and the command as
+  users run it.
 
 A test of the first lane cannot start a server by mistake: `shadow_servers` puts programs in front of Java, Redis and
 their like that refuse to start, and the tests' own starters call `demand_servers`.
