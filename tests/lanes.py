@@ -32,7 +32,7 @@ LANES: Final[tuple[Lane, ...]] = ("python", "servers", "acceptance")
 VARIABLE: Final = "PENSTOCK_TEST_LANE"
 """Names the lane to every process of a run; without it, all tests run."""
 
-SHARED: Final = {"spark": "spark", "postgres": "postgres"}
+SHARED: Final = {"standalone": "standalone", "spark": "spark", "postgres": "postgres"}
 """The fixtures that are made once per run, with the group of the tests that ask for one."""
 SERVERS: Final = frozenset(
     {*SHARED, "platform", "own_platform", "own_stores", "three_brokers", "standalone", "browser"}
