@@ -1,34 +1,51 @@
 """Checks what was changed, in a minute: `python -m tools.check`, or `make check`.
 
-Format, style, types and import rules are checked beside the unit tests that are near the change by the imports of the
-code: changed test files first, then those that import a changed module directly, then those that reach it over more
-modules of its room. When the seconds for tests are used up no further one begins, and that is said: `make test` runs all.
+Format, style, types and import rules are checked beside the unit tests that are near the change (`tools.near`). When the
+seconds for tests are used up no further one begins. Whatever was left out is said; `make lint test` leaves nothing out.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence, Set
+import tomllib
+from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
 
-from tools.rooms import Arrows, modules, room_of, sources
+from tools.near import Code, code_of_tree, nearest_tests
+from tools.rooms import ROOT
+from tools.time_budget import NO_TIME, UNTIL
 
-ROOT: Final = Path(__file__).parents[1]
-TESTS: Final = ROOT / "tests" / "unit"
 TESTS_S: Final = 40
 """Seconds after which no further test begins."""
+FIRST_FILES: Final = 4
+"""Test files that pytest runs first; then it runs twice as many, and so on."""
+MOST_IMPORTERS: Final = 12
+"""Modules that import a changed one are checked for types unless they are more: nine modules of ten have no more."""
+MOST_NAMED: Final = 10
+"""Files whose names are said when they were left out, before a number stands for the others."""
 MOST_SHOWN: Final = 4_000
 """Characters at the end of what a failed check printed."""
+OPTIONS: Final = (
+    "--lane=python",
+    "-n2",
+    "--no-loadscope-reorder",
+    "-q",
+    "-rfE",
+    "-pno:randomly",
+    "-ptools.time_budget",
+)
+"""Of pytest: two processes take file after file in the order given, which is that of nearness."""
+NO_TESTS: Final = 5
+"""The exit code of pytest when all tests are of other lanes."""
 
 
 @dataclass(frozen=True)
@@ -39,124 +56,151 @@ class Outcome:
     failed: bool
     output: str
     seconds: float
+    left_out: str = ""
 
 
-def changed_files(since: str) -> list[Path]:
-    """The Python files that differ from a revision, and those that git does not know yet.
+@dataclass(frozen=True)
+class Tested:
+    """What a run of pytest came to."""
+
+    failed: bool
+    output: str
+    cases: Sequence[tuple[str, bool]]
+    """The file of each test, as a module, and whether the test began."""
+
+
+def changed_files(since: str) -> set[Path]:
+    """The files that differ from a revision, deleted ones too, and those that git does not know yet.
 
     Raises:
         SystemExit: git does not know the revision; its message is shown.
     """
     found: set[str] = set()
     for command in (
-        ["git", "diff", "--name-only", "--diff-filter=d", since],
-        ["git", "ls-files", "--others", "--exclude-standard"],
+        ["git", "diff", "-z", "--name-only", "--no-renames", since, "--"],
+        ["git", "ls-files", "-z", "--others", "--exclude-standard"],
     ):
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit(f"cannot tell what was changed since {since}: {done.stderr.strip()}")
-        found.update(done.stdout.split("\n"))
-    return sorted(ROOT / name for name in found if name.endswith(".py"))
+        found.update(filter(None, done.stdout.split("\0")))
+    return {ROOT / name for name in found}
 
 
-def nearest_tests(
-    changed: Iterable[Path], modules_of: Mapping[str, Path], imports: Arrows, tests: Mapping[Path, Set[str]]
-) -> list[Path]:
-    """The test files that are near a change, nearest first.
-
-    Args:
-        changed: files that were changed.
-        modules_of: the file of each module.
-        imports: which module imports which.
-        tests: each test file with the modules that it imports.
-    """
-    files = set(changed)
-    distances = _distances({module for module, file in modules_of.items() if file in files}, imports)
-    near = {test: 0 for test in tests if test in files}
-    for test, imported in tests.items():
-        steps = [distances[module] + 1 for module in imported if module in distances]
-        if steps:
-            near.setdefault(test, min(steps))
-    return sorted(near, key=lambda test: (near[test], test))
-
-
-def _distances(changed: Set[str], imports: Arrows) -> dict[str, int]:
-    """How many imports of modules of the same rooms lead from each module to a changed one."""
-    rooms = {room_of(module) for module in changed}
-    importers: Arrows = {}
-    for module, imported in imports.items():
-        if room_of(module) in rooms:
-            for each in imported:
-                importers.setdefault(each, set()).add(module)
-    found = dict.fromkeys(changed, 0)
-    reached = list(changed)
-    for module in reached:
-        for importer in sorted(importers.get(module, set()) - found.keys()):
-            found[importer] = found[module] + 1
-            reached.append(importer)
-    return found
-
-
-def imported_by(test: Path, known: Set[str]) -> set[str]:
-    """The modules of Penstock that a test file imports."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(test.read_bytes())):
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-            found.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return found & known
-
-
-def run(what: str, command: Sequence[str | Path]) -> Outcome:
+def run(what: str, command: Sequence[str | Path], left_out: str = "") -> Outcome:
     """A check in a process of its own."""
     began = time.monotonic()
     done = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True, check=False)
-    return Outcome(what, done.returncode != 0, done.stdout + done.stderr, time.monotonic() - began)
+    return Outcome(what, done.returncode != 0, done.stdout + done.stderr, time.monotonic() - began, left_out)
 
 
-def check_style(changed: Sequence[Path]) -> list[Outcome]:
-    """Format, style, types of the changed files, and the rules of imports."""
+def check_style(changed: Set[str], code: Code) -> Iterator[Outcome]:
+    """Format and style of all files, the rules of imports, and the types near the change."""
     tools = Path(sys.executable).parent
-    typed = [file for file in changed if not file.is_relative_to(ROOT / "tests")]
-    commands = {"format": ["ruff", "format", "--check"], "style": ["ruff", "check"]}
-    if typed:
-        commands |= {"types": ["basedpyright", *map(str, typed)], "imports": ["lint-imports"]}
-    return [run(what, [tools / program, *arguments]) for what, (program, *arguments) in commands.items()]
+    yield run("format", [tools / "ruff", "format", "--check"])
+    yield run("style", [tools / "ruff", "check"])
+    yield run("rules of imports", [tools / "lint-imports"])
+    files, left_out = typed(changed, code)
+    if files:
+        yield run(f"types of {_count(files, 'file')}", [tools / "basedpyright", *files], left_out)
 
 
-def check_tests(tests: Sequence[Path], seconds: float) -> list[Outcome]:
-    """The tests of these files that start nothing but Python, until the time is over."""
-    if not tests:
-        return []
-    began = time.monotonic()
+def typed(changed: Set[str], code: Code) -> tuple[list[Path], str]:
+    """The files to check for types, and which ones that import them are left out."""
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    homes = [ROOT / home for home in config["tool"]["basedpyright"]["include"]]
+    inside = {module for module, file in code.files.items() if any(map(file.is_relative_to, homes))}
+    importers = code.importers(changed) & inside
+    chosen = (changed & inside) | (importers if len(importers) <= MOST_IMPORTERS else set[str]())
+    left_out = f"types of {_count(importers, 'module')} that import what was changed"
+    return sorted(code.files[module] for module in chosen), "" if importers <= chosen else left_out
+
+
+def check_tests(tests: Sequence[str], code: Code, seconds: float) -> Outcome:
+    """The nearest of these tests that start nothing but Python, until the time is over."""
+    began, until = time.monotonic(), time.time() + seconds
+    chosen = ([code.files[test] for test in files] for files in batches(tests))
+    runs = [run_tests(files, until) for files in chosen if time.time() < until]
+    cases = [case for run in runs for case in run.cases]
+    names = [test for test, begun in cases if begun]
+    what = f"{_count(names, 'test')} of {_count(set(names), 'file')}"
+    output = "\n".join(run.output for run in runs if run.failed)
+    further = [test for files in batches(tests)[len(runs) :] for test in files]
+    left_out = _left_out(cases, tests, further)
+    return Outcome(what, any(run.failed for run in runs), output, time.monotonic() - began, left_out)
+
+
+def batches(tests: Sequence[str]) -> list[Sequence[str]]:
+    """The tests in batches that double: to collect all files at once would take the time of the nearest."""
+    found: list[Sequence[str]] = []
+    begin, size = 0, FIRST_FILES
+    while begin < len(tests):
+        found.append(tests[begin : begin + size])
+        begin, size = begin + size, 2 * size
+    return found
+
+
+def run_tests(files: Sequence[Path], until: float) -> Tested:
+    """Tests of files by pytest in two processes; none begins after a time, in seconds since 1970."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        options = [
-            "--lane",
-            "python",
-            "-p",
-            "no:randomly",
-            "-q",
-            f"--session-timeout={seconds}",
-            f"--junitxml={report}",
-        ]
+        options = [*OPTIONS, f"--junitxml={report}"]
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", *options, *map(str, tests)],
-            cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "120"},
+            [sys.executable, "-m", "pytest", *options, *map(str, files)],
+            cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, UNTIL: str(until)},
         )  # fmt: skip
-        if not report.exists():
-            return [Outcome("tests", True, done.stdout + done.stderr, time.monotonic() - began)]
-        return [_tested(report, len(tests), done.stdout, time.monotonic() - began)]
+        return Tested(done.returncode not in (0, NO_TESTS), done.stdout + done.stderr, _cases(report))
 
 
-def _tested(report: Path, files: int, output: str, seconds: float) -> Outcome:
-    suites = ElementTree.parse(report).getroot().iter("testsuite")
-    numbers = [{name: int(suite.get(name, 0)) for name in ("tests", "failures", "errors")} for suite in suites]
-    count, wrong = sum(n["tests"] for n in numbers), sum(n["failures"] + n["errors"] for n in numbers)
-    over = ", then the time was over: `make test` runs all" if "session-timeout" in output else ""
-    return Outcome(f"{count} tests of the {files} nearest files{over}", wrong > 0, output, seconds)
+def _cases(report: Path) -> list[tuple[str, bool]]:
+    if not report.exists():
+        return []
+    return [
+        (case.get("classname", ""), all(skipped.get("message") != NO_TIME for skipped in case.iter("skipped")))
+        for case in ElementTree.parse(report).getroot().iter("testcase")
+    ]
+
+
+def _left_out(cases: Sequence[tuple[str, bool]], tests: Sequence[str], further: Sequence[str]) -> str:
+    """What there was no time for, nearest first: tests that did not begin, and files that were not collected."""
+    waiting = [test for test, begun in cases if not begun]
+    files = [test for test in tests if test in waiting or test in further]
+    parts = [f"{_count(waiting, 'test')} of {_count(set(waiting), 'file')}"] if waiting else []
+    parts += [f"all of {_count(further, 'further file')}"] if further else []
+    named = ", ".join(files[:MOST_NAMED]) + (f" and {len(files) - MOST_NAMED} more" if files[MOST_NAMED:] else "")
+    return f"{' and '.join(parts)}: {named}" if files else ""
+
+
+def _count(things: Sequence[object] | Set[object], noun: str) -> str:
+    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
+
+
+def check(files: Set[Path], seconds: float) -> list[Outcome]:
+    """All checks of changed files: those of style beside the tests."""
+    code = code_of_tree()
+    changed = code.modules_in(files)
+    tests = nearest_tests(changed, code)
+    with ThreadPoolExecutor(1) as beside:
+        style = beside.submit(lambda: list(check_style(changed, code)))
+        tested = [check_tests(tests, code, seconds)] if tests else []
+        return [*style.result(), *tested]
+
+
+def summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """A line per check, with the output of those that failed, and what was left out."""
+    for outcome in outcomes:
+        yield f"{'FAILED' if outcome.failed else 'ok':7}{outcome.seconds:5.1f} s  {outcome.what}"
+        if outcome.failed:
+            yield outcome.output[-MOST_SHOWN:]
+    yield from (f"left out: {outcome.left_out}" for outcome in outcomes if outcome.left_out)
+
+
+def unchecked(files: Set[Path]) -> Iterator[str]:
+    """What a change holds that no check here sees."""
+    if others := sorted(str(file.relative_to(ROOT)) for file in files if file.suffix != ".py"):
+        yield f"left out: {_count(others, 'file')} of other languages than Python: {', '.join(others[:MOST_NAMED])}"
+    if gone := sorted(str(file.relative_to(ROOT)) for file in files if file.suffix == ".py" and not file.exists()):
+        yield f"left out: types and tests of what imports {', '.join(gone[:MOST_NAMED])}, which is gone"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -165,21 +209,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--since", default="HEAD", help="the revision to compare with; HEAD unless given")
     parser.add_argument("--tests-s", type=float, default=TESTS_S, help="seconds after which no further test begins")
     given = parser.parse_args(arguments)
-    changed = changed_files(given.since)
-    if not changed:
-        print(f"no Python file was changed since {given.since}")
+    files = changed_files(given.since)
+    if not files:
+        print(f"nothing was changed since {given.since}")
         return 0
-    known = sources()
-    tests = {test: imported_by(test, known.keys()) for test in TESTS.rglob("test_*.py")}
-    nearest = nearest_tests(changed, known, modules(), tests)
-    with ThreadPoolExecutor(1) as beside:
-        style = beside.submit(check_style, changed)
-        outcomes = check_tests(nearest, given.tests_s)
-        outcomes = [*style.result(), *outcomes]
-    for outcome in outcomes:
-        print(f"{'FAILED' if outcome.failed else 'ok':7}{outcome.seconds:5.1f} s  {outcome.what}")
-        if outcome.failed:
-            print(outcome.output[-MOST_SHOWN:])
+    outcomes = check(files, given.tests_s) if any(file.suffix == ".py" for file in files) else []
+    print(*summary(outcomes), *unchecked(files), sep="\n")
     return int(any(outcome.failed for outcome in outcomes))
 
 

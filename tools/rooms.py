@@ -49,9 +49,9 @@ EVERYWHERE: Final = frozenset(
 Arrows = dict[str, set[str]]
 
 
-def modules() -> Arrows:
-    """Which module imports which."""
-    graph = grimp.build_graph(*PACKAGES, include_external_packages=False, exclude_type_checking_imports=True)
+def modules(*, for_typing: bool = False) -> Arrows:
+    """Which module imports which; on request, imports for typing alone count too."""
+    graph = grimp.build_graph(*PACKAGES, include_external_packages=False, exclude_type_checking_imports=not for_typing)
     return {module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
 
 
