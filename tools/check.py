@@ -57,6 +57,8 @@ class Outcome:
     output: str
     seconds: float
     left_out: str = ""
+    began: bool = True
+    """False where no test was run, which is not called `ok`."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ def check_tests(tests: Sequence[str], code: Code, seconds: float) -> Outcome:
     output = "\n".join(run.output for run in runs if run.failed)
     further = [test for files in batches(tests)[len(runs) :] for test in files]
     left_out = _left_out(cases, tests, further)
-    return Outcome(what, any(run.failed for run in runs), output, time.monotonic() - began, left_out)
+    return Outcome(what, any(run.failed for run in runs), output, time.monotonic() - began, left_out, bool(names))
 
 
 def batches(tests: Sequence[str]) -> list[Sequence[str]]:
@@ -189,7 +191,8 @@ def check(files: Set[Path], seconds: float) -> list[Outcome]:
 def summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """A line per check, with the output of those that failed, and what was left out."""
     for outcome in outcomes:
-        yield f"{'FAILED' if outcome.failed else 'ok':7}{outcome.seconds:5.1f} s  {outcome.what}"
+        word = "FAILED" if outcome.failed else "ok" if outcome.began else "NONE"
+        yield f"{word:7}{outcome.seconds:5.1f} s  {outcome.what}"
         if outcome.failed:
             yield outcome.output[-MOST_SHOWN:]
     yield from (f"left out: {outcome.left_out}" for outcome in outcomes if outcome.left_out)

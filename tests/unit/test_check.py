@@ -127,6 +127,14 @@ def test_whatever_fails_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert "gone.py, which is gone" in said
 
 
+def test_tests_that_did_not_begin_are_not_called_ok(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time may be over before the first one."""
+    monkeypatch.setattr(check, "run_tests", lambda files, until: check.Tested(False, "", [("test_a", False)]))
+    outcome = check.check_tests(["test_a"], near.Code({"test_a": Path("test_a")}, {}), 40)
+    assert next(check.summary([outcome])).startswith("NONE ")
+    assert outcome.left_out == "1 test of 1 file: test_a"
+
+
 def test_changed_files_are_those_that_git_sees(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Staged, unstaged, new and deleted ones; none when nothing was changed."""
     monkeypatch.setattr(check, "ROOT", tmp_path)
