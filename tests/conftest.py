@@ -115,7 +115,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     _run(_guard().end())
     if exitstatus == 0:
         shutil.rmtree(folder)
-    else:
+    elif any(folder.glob("*.processes.json")):
         print(f"\nthe logs of Kafka, MinIO and Redis: {folder}")
 
 

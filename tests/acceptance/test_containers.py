@@ -83,6 +83,8 @@ def test_the_contracts_hold_in_containers(containers: PenstockContainers, tmp_pa
             "-m",
             "pytest",
             "tests/contract",
+            "--lane",
+            "servers",
             "-q",
             "-k",
             "kafka or s3 or redis",
