@@ -34,9 +34,7 @@ VARIABLE: Final = "PENSTOCK_TEST_LANE"
 
 SHARED: Final = {"standalone": "standalone", "spark": "spark", "postgres": "postgres"}
 """The fixtures that are made once per run, with the group of the tests that ask for one."""
-SERVERS: Final = frozenset(
-    {*SHARED, "platform", "own_platform", "own_stores", "three_brokers", "standalone", "browser"}
-)
+SERVERS: Final = frozenset({*SHARED, "platform", "own_platform", "own_stores", "three_brokers", "browser"})
 """The fixtures that start more than Python."""
 PROGRAMS: Final = ("java", "redis-server", "docker", "dockerd", "docker-compose", "mvn", "helm", "promtool")
 """What must not be started in the lane ``python``, not even by a process that a test starts."""

@@ -1,4 +1,4 @@
-"""Keys of floats: every NaN is the same key, whatever else stands in its batch."""
+"""Float keys: every NaN is the same key, whichever other keys its batch has."""
 
 from __future__ import annotations
 

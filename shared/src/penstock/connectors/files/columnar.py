@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _PARQUET: Final = b"PAR1"
 _IPC_FILE: Final = b"ARROW1"
 _INT96: Final = "us"
-"""The unit of Parquet's timestamps of 96 bits. Those of Arrow's own choice, nanoseconds, wrap around in 1677 and 2262."""
+"""The unit of INT96 timestamps of Parquet. Arrow's default, nanoseconds, overflows before 1677 and after 2262."""
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ class FileRange:
             )
 
     def look(self, file: TextFile) -> list[Any]:
-        """What is seen of quotes and line ends in the range, but for the header, and its edges; blocks."""
+        """What `Quotes` has found in the range, without the header, and the range's edges; blocks."""
         seen = _seen(file, max(self.begin, file.begin), self.end)
         marks = [seen.count, seen.lines, seen.first, seen.last, list(seen.regular)]
         return [*marks, edges(self, file.content)]
@@ -93,7 +93,7 @@ class FileRange:
             end = _record_start(file, self.end, self.size, quoted=survey.behind % 2 == 1)
         first_line = file.first_line
         if self.begin and self.survey is not None:
-            first_line += survey.lines + _counted(file.content, max(self.begin, file.begin), begin)[1]
+            first_line += survey.lines + _line_ends(file.content, max(self.begin, file.begin), begin)
         elif self.begin:
             first_line = 0
         return replace(file, content=_Until(file.content, end), begin=begin, first_line=first_line, part=self)
@@ -124,11 +124,11 @@ def ranges(size: int, most_bytes: int) -> list[FileRange]:
 
 def surveyed(planned: Sequence[FileRange], found: Sequence[Sequence[Any]]) -> list[FileRange]:
     """The ranges of a file with what `FileRange.look` has found in each of them."""
+    if not _tells_quotes(found):
+        return _of_one(planned, found)
     behind = list(accumulate(each[0] for each in found))
     lines = [0, *accumulate(each[1] for each in found)]
     marks = zip([0, *behind], behind, lines, (each[-1] for each in found), strict=False)
-    if not _tells_quotes(found):
-        return _of_one(planned, found)
     return [replace(each, survey=Survey(*mark)) for each, mark in zip(planned, marks, strict=True)]
 
 
@@ -152,17 +152,15 @@ def _tells_quotes(found: Sequence[Sequence[Any]]) -> bool:
     return before % 2 == 0
 
 
-def _counted(content: Content, begin: int, end: int) -> list[int]:
-    """The quotes and the line ends between two offsets."""
+def _line_ends(content: Content, begin: int, end: int) -> int:
+    """How many line ends there are between two offsets."""
     import numpy as np
 
-    quotes = lines = 0
-    while begin < end and (chunk := content.read(begin, min(_CHUNK_BYTES, end - begin))):
-        text = np.frombuffer(chunk, np.uint8)
-        quotes += int(np.count_nonzero(text == ord('"')))
-        lines += int(np.count_nonzero(text == ord("\n")))
-        begin += len(chunk)
-    return [quotes, lines]
+    lines, at = 0, begin
+    while at < end and (chunk := content.read(at, min(_CHUNK_BYTES, end - at))):
+        lines += int(np.count_nonzero(np.frombuffer(chunk, np.uint8) == ord("\n")))
+        at += len(chunk)
+    return lines
 
 
 def _seen(file: TextFile, begin: int, end: int) -> Quotes:

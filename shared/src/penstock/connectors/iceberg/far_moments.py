@@ -1,6 +1,6 @@
-"""Timestamps of 96 bits in the Parquet files of a table: Spark, Hive and Impala wrote them before it was one of Iceberg.
+"""INT96 timestamps in the Parquet files of a table, which Spark, Hive and Impala wrote before it became an Iceberg table.
 
-By itself pyiceberg reads them as nanoseconds, in which what is before 1677 or behind 2262 wraps around: 9999 is 1816.
+By default pyiceberg reads them as nanoseconds, which overflow before 1677 and after 2262: 9999 becomes 1816.
 """
 
 from __future__ import annotations

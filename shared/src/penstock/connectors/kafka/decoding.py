@@ -27,7 +27,7 @@ RECORD_TIMESTAMP: Final = "__record_timestamp"
 
 
 _NO_TIMESTAMP: Final = -1
-"""What stands in place of milliseconds where a producer, or a mirror of a record of old, has given none."""
+"""The timestamp of a record that has none: old clients and mirrors write it."""
 
 
 class ValueDecoder(Protocol):
