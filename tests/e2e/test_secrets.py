@@ -187,12 +187,16 @@ def answers(cluster: Guarded, job: str) -> Iterator[tuple[str, bytes]]:
 
 
 def processes(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """The arguments of all processes that have to do with this folder: everybody on a machine may read them."""
+    """The arguments of this cluster's processes, which everybody on a machine may read.
+
+    They are told by the cluster's folder, in their arguments or as their working directory: other tests, whose
+    secrets are the same, run beside this one.
+    """
     found = 0
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             arguments = (entry / "cmdline").read_bytes()
-            if str(folder).encode() in arguments or b"penstock" in arguments:
+            if str(folder).encode() in arguments or (entry / "cwd").readlink().is_relative_to(folder):
                 found += 1
                 yield arguments.decode(errors="replace"), arguments
         except OSError:

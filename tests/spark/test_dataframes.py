@@ -72,7 +72,10 @@ BIDS = [Bid(n % 7, n / 4, START + timedelta(seconds=n * 3), None if n % 5 == 0 e
 
 @pytest.fixture
 def own(spark: SparkSession) -> Generator[SparkSession]:
-    """A session of the user's, in which nothing may change."""
+    """A session of the user's, in which nothing may change.
+
+    What is run by it makes it the active one, by which Spark looks for data sources. The tests' own becomes active again.
+    """
     mine = spark.newSession()
     for name, value in OWN.items():
         mine.conf.set(name, value)
@@ -80,6 +83,7 @@ def own(spark: SparkSession) -> Generator[SparkSession]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PySpark's own
         yield mine
+    spark.createDataFrame([], "n int")  # which makes it the active one
     assert dict(mine.conf.getAll) == before
 
 
