@@ -12,8 +12,6 @@ RATE ?= 50000
 IMAGES ?= penstock
 TAG ?= dev
 HOME_OF_FLINK ?= flink
-COLUMNS := $(addprefix tests/unit/task/test_,changes.py final.py joins.py regular_joins.py running.py sessions.py top_and_deduplicate.py top_changes.py \
-	window_changes.py windows.py)
 
 # A group of tests runs in one process (tests/lanes.py), the longest groups first.
 PYTEST := $(BIN)/python -m pytest --dist loadscope --no-loadscope-reorder --durations 25
@@ -73,7 +71,7 @@ test: setup ## Run the tests that start nothing but Python (the first of three l
 	$(PYTEST) --lane python -n 3
 
 servers: platform ## Run the tests with Kafka, MinIO, Redis, Postgres, OpenSearch, Spark and Chromium
-	$(PYTEST) --lane servers -n 3
+	$(PYTEST) --lane servers -n 4
 
 acceptance: platform ## Run the tests with containers, Helm and Prometheus, the chaos run, and state with incremental checkpoints
 	@for program in promtool dockerd mmdebstrap docker-compose; do command -v $$program >/dev/null || missing=1; done; \
@@ -81,8 +79,6 @@ acceptance: platform ## Run the tests with containers, Helm and Prometheus, the 
 		RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install --yes -qq --no-install-recommends \
 		prometheus docker.io iptables mmdebstrap docker-compose; }
 	$(PYTEST) --lane acceptance -n 3 --randomly-dont-reorganize
-	$(PYTEST) -n 2 -p tests.unit.task.incremental_checkpoints $(COLUMNS) \
-		--deselect tests/unit/task/test_changes.py::test_a_key_whose_rows_are_gone_begins_anew
 
 check: setup ## Check what was changed since the last commit, in a minute: format, style, types, imports and the nearest tests
 	$(BIN)/python -m tools.check

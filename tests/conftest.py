@@ -26,11 +26,13 @@ from typing import Any, TypeVar, cast
 
 import pytest
 import structlog
-from hypothesis import is_hypothesis_test, settings
+from hypothesis import settings
 from structlog.dev import plain_traceback
 from tests.class_archives import SPARK, quick_java
 from tests.lanes import LANES, VARIABLE, Groups, arrange, demand_servers, shadow_servers
 from tests.postgres_server import PostgresServer, running_postgres
+from tests.properties import Recorder, deal_examples, digests_of
+from tools.near import code_of_tree
 
 from penstock.connectors.kafka import default_cluster as kafka_platform
 from penstock.settings import FILE_VARIABLE, ClusterSettings
@@ -41,9 +43,8 @@ _OWNER = "PENSTOCK_TEST_OWNER"
 T = TypeVar("T")
 
 # Machines of CI are shared: an example that waits for its turn there is not slow. `make test` plays the same histories
-# for the same code, so that what fails is what was changed, and of those one in SHARE; `make properties` searches with
-# fresh ones, and all that a test asks for.
-SHARE = 3
+# for the same code, so that what fails is what was changed, and a part of them (tests/properties.py); `make properties`
+# searches with fresh ones, and all that a test asks for.
 settings.register_profile("penstock", deadline=None, derandomize=True)
 settings.register_profile("fresh", deadline=None, derandomize=False, print_blob=True)
 settings.load_profile("penstock")
@@ -87,6 +88,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[VARIABLE] = lane
         if lane == "python":
             shadow_servers(Path(os.environ[_FOLDER]) / "no-servers")
+            config.pluginmanager.register(Recorder(Path(os.environ[_FOLDER]), digests_of(code_of_tree("tests."))))
     os.environ.setdefault("SPARK_SUBMIT_OPTS", quick_java(SPARK))
 
 
@@ -97,14 +99,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Choose the tests of a lane, and divide the numbers of examples by SHARE, but in a search."""
+    """Choose the tests of a lane, and the number of examples of its property tests."""
     arrange(config, items, Path(os.environ[_FOLDER]))
-    if settings.get_current_profile_name() == "fresh":
-        return
-    tests = {item.obj for item in items if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj)}
-    for test in {getattr(test, "__func__", test) for test in tests}:
-        given = test._hypothesis_internal_use_settings
-        test._hypothesis_internal_use_settings = settings(given, max_examples=-(-given.max_examples // SHARE))
+    deal_examples(items, Path(os.environ[_FOLDER]))
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

@@ -45,6 +45,7 @@ LONGEST: Final = (
     "spark",
     "tests/e2e/test_chaos.py",
     "tests/acceptance/test_helm.py",
+    "tests/acceptance/test_incremental_state.py",
     "tests/e2e/test_readme.py",
     "tests/integration/test_opensearch_sink.py",
     "tests/e2e/test_pipeline_service.py",

@@ -126,6 +126,7 @@ async def test_brokers_that_are_away_cost_no_worker_its_life(tmp_path: Path, mon
         assert watched.farewells() == {}
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("busy", ["computing", "waiting"])
 async def test_a_worker_that_is_busy_keeps_its_heartbeat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: str

@@ -23,6 +23,7 @@ STATEFUL = [
 ]
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("case", STATEFUL, ids=lambda case: case.name)
 def test_two_parts_are_one_run(case: Case, local, tmp_path):
     """The first part on Spark leaves a savepoint; Spark and the embedded engine, wider, go on from it."""
@@ -48,6 +49,7 @@ def test_two_parts_are_one_run(case: Case, local, tmp_path):
         assert rounded(case.result(both)) == expected, engine
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("case", STATEFUL, ids=lambda case: case.name)
 def test_a_job_is_continued_on_spark_and_goes_on_from_there(case: Case, local, tmp_path):
     """Stopped amid its files; Spark reads the rest of them and newer ones; the job goes on at another parallelism."""

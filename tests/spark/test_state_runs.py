@@ -27,6 +27,8 @@ from penstock.spark import engine, lowering, savepoints
 from penstock.spark.starting import starting_point
 from penstock.submission.admission import check_compatible
 
+pytestmark = pytest.mark.acceptance
+
 
 class Killed(BaseException):
     """The process is gone, as far as a run can tell."""

@@ -73,6 +73,7 @@ def test_every_mutant_has_a_killing_seed() -> None:
     assert KILLING.keys() == MUTANTS.keys()
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("kind", SETS)
 def test_a_seed_says_everything(kind: str) -> None:
     """Another process, in which sets and dicts of strings have another order, lives through the same history."""

@@ -26,6 +26,8 @@ from penstock.connectors.watermarks import periodic
 from penstock.errors import UserCodeError
 from penstock.testing import elapse, run_pipeline, run_sinks
 
+pytestmark = pytest.mark.acceptance
+
 START = datetime(2026, 1, 1, tzinfo=UTC)
 BATCHES = (1, 2, 7, 100, 10_000)
 
@@ -291,7 +293,6 @@ def test_late_rows_carry_to_windows_behind_them_how_late_they_are() -> None:
     assert in_any_batches(p, rows) == []
 
 
-@pytest.mark.acceptance
 @pytest.mark.parametrize("on_the_way", [False, True])
 def test_a_periodic_strategy_is_asked_when_its_interval_has_passed_not_behind_the_first_batch(on_the_way: bool) -> None:
     """So rows are late, or not, whatever the batches, and a short run comes to what `run_pipeline` does."""

@@ -186,6 +186,7 @@ def test_rows_come_at_the_rate_of_their_source() -> None:
     assert [row["end"] - NOW for row in found] == [timedelta(minutes=n) for n in range(1, 61)]
 
 
+@pytest.mark.acceptance
 @settings(max_examples=15, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 90)), max_size=12),
