@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.state.backend import ABSENT, Table
@@ -137,3 +137,54 @@ def test_a_timer_set_while_others_fire_fires_in_the_same_turn():
             timers.set(key, time + 2)
     assert fired == [("a", 1), ("a", 3), ("a", 5)]
     assert timers.next_time() == 7
+
+
+@settings(max_examples=200, deadline=None)
+@given(operations=TIMER_OPERATIONS)
+@example([("set", "a", 1), ("set", "b", 1), ("delete", "a", 1), ("set", "a", 1), ("freeze",), ("due", 1)])
+def test_a_sweep_changes_nothing_that_fires(operations):
+    """Neither which timers fire nor their order, though a deleted one that was set again is twice in the heap."""
+    swept, kept = TimerQueue(), TimerQueue()
+    for operation in operations:
+        match operation:
+            case ("set", key, time):
+                swept.set(key, time)
+                kept.set(key, time)
+            case ("delete", key, time):
+                swept.delete(key, time)
+                kept.delete(key, time)
+            case ("freeze",):
+                swept._sweep()
+                assert len(swept._heap) == len(swept.table.all_keys())
+            case ("due", until):
+                assert list(swept.due(until)) == list(kept.due(until))
+
+
+def test_a_sweep_while_timers_fire_loses_none(monkeypatch):
+    """A function that deletes timers as it is called replaces the heap that is being read."""
+    monkeypatch.setattr("penstock.state.timers._SWEEP_ABOVE", 10)
+    timers, fired = TimerQueue(), []
+    for time in range(100):
+        timers.set("key", time)
+    for _, time in timers.due(200):
+        fired.append(time)
+        if time == 5:
+            for deleted in range(10, 100):
+                timers.delete("key", deleted)
+            timers.set("key", 7_000)
+            timers.set("other", 50)
+    assert fired == [*range(10), 50]
+    assert timers.next_time() == 7_000
+
+
+def test_timers_are_swept_when_most_were_deleted_only(monkeypatch):
+    """To sweep at each deletion would make deleting them all take time with the square of their number."""
+    sweeps: list[int] = []
+    sweep = TimerQueue._sweep
+    monkeypatch.setattr(TimerQueue, "_sweep", lambda timers: (sweeps.append(len(timers._heap)), sweep(timers)))
+    timers = TimerQueue()
+    for time in range(40_000):
+        timers.set("key", time)
+    for time in range(40_000):
+        timers.delete("key", time)
+    assert 1 <= len(sweeps) <= 2
