@@ -34,7 +34,7 @@ from penstock.adapters.memory import MemoryBlobs, MemoryLog
 from penstock.coordination.control_topics import COMMANDS, EVENTS, REQUESTS, create_control_topics
 from penstock.coordination.job_catalog import FINISHED, answer_key
 from penstock.coordination.job_store import JobStore
-from penstock.errors import ExternalError
+from penstock.errors import ExternalError, PipelineError
 from penstock.graph.jobgraph import graph_from_json
 from penstock.jobmanager.coordinator import CoordinatorService, CoordinatorTimeouts
 from penstock.jobmanager.leadership import LEASE, ControlPorts
@@ -54,6 +54,8 @@ TIMEOUTS = CoordinatorTimeouts(lease_ttl_ms=3_000, takeover_ms=700, worker_ms=1_
 HEAL_S = 6.0
 FORMER = "part-00000000-of-a-former-job.jsonl"
 PROGRESS_S = 90.0
+KNOWN_S = 4.0
+"""So long after the last fault, a leader has heard from every worker which job it is bound to."""
 SETTLED_S = 40.0
 """So long after the last job has ended its subtasks and slots are given back."""
 ON_ITS_WAY_OUT_S = 0.01
@@ -67,9 +69,11 @@ class Unlucky(Exception):  # noqa: N818 (what a fault raises in a master)
 
 
 class ClusterWorld:
-    """One history."""
+    """One history; `compete`: its jobs compete for workers, each of which holds the code of one job, as real ones do."""
 
-    def __init__(self, loop: SeededLoop, seed: int, note: Callable[[str, object], None]) -> None:
+    def __init__(
+        self, loop: SeededLoop, seed: int, note: Callable[[str, object], None], *, compete: bool = False
+    ) -> None:
         self.loop = loop
         self.note = note
         self.draw = random.Random(seed ^ 0xC1)
@@ -109,6 +113,7 @@ class ClusterWorld:
         self._names = 0
         self.blobs.written = self._written
         self.log.asked = self._said
+        self.compete = compete
         self.small = False
         """Whether frames and acks must be small."""
         self.settings = install_extras(self, seed)
@@ -118,6 +123,20 @@ class ClusterWorld:
         loop.set_exception_handler(self._raised)
 
     # -- services -------------------------------------------------------------------------------------------------------
+
+    def import_slowly(self) -> None:
+        """The worker that runs imports a job's code: nothing else runs in it, and what it says last is from before."""
+        process = current()
+        assert process is not None
+        if self.loop.now_s < HEAL_S and self.draw.random() < 0.5:
+            self.coverage["a slow import"] += 1
+            self.stop(process, self.draw.uniform(0.2, 4.0))
+
+    def refused(self, deploy: Deploy, bound_to: str) -> None:
+        """C12: no attempt begins on a worker that is known to hold the code of another job."""
+        self.coverage["refused by a worker that holds another job's code"] += 1
+        if self.loop.now_s > HEAL_S + KNOWN_S:
+            self.violated(f"C12: {deploy.job[:4]} is given {deploy.worker}, which is bound to {bound_to[:4]}")
 
     def process(self, kind: str) -> Process:
         """A new process."""
@@ -332,8 +351,9 @@ class ClusterWorld:
         await create_control_topics(_Direct(self.log))  # pyright: ignore
         for _ in range(2):
             self.start_coordinator()
-        slots = self.draw.choice((1, 2))
-        for _ in range(self.draw.choice((2, 3)) if slots == 2 else 4):
+        slots = 1 if self.compete else self.draw.choice((1, 2))
+        enough = self.draw.choice((2, 3)) if slots == 2 else 4
+        for _ in range(sum(job.parallelism for job in self.jobs.values()) if self.compete else enough):
             self.start_worker(slots)
         client = self.process("client")
         for job in self.jobs.values():
@@ -500,16 +520,21 @@ class _Direct:
 
 
 class _Loader:
-    """Any job's code, as `MemoryCluster` has it."""
-
-    bound_to = ""
+    """Any job's code, as `MemoryCluster` has it; of one job only where jobs compete, as `StoreLoader` has it."""
 
     def __init__(self, world: ClusterWorld) -> None:
+        self.bound_to = ""
         self._world = world
         self._store = JobStore(world.blobs, world.clock)
 
     async def load(self, deploy: Deploy) -> LoadedJob:
         """See `JobLoader`."""
+        if self.bound_to not in ("", deploy.job):
+            self._world.refused(deploy, self.bound_to)
+            raise PipelineError(f"this process holds the code of job {self.bound_to[:4]} and serves no other")
+        if self._world.compete and not self.bound_to:
+            self.bound_to = deploy.job
+            self._world.import_slowly()
         manifest = await self._store.manifest(deploy.restore) if deploy.restore else None
         history = await self._store.history(deploy.job)
         return LoadedJob(graph_from_json(history.graph), self._world.plans[deploy.job], manifest)

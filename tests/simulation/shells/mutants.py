@@ -13,6 +13,7 @@ from penstock.jobmanager.job_shell import JobShell
 from penstock.jobmanager.leadership import Leadership
 from penstock.protocol.committing import StagedParts
 from penstock.protocol.leader import LeaderMachine
+from penstock.protocol.slots import SlotPool
 from penstock.protocol.worker import WorkerMachine
 from penstock.task import opening, sinks, snapshots, subtask_checkpoints
 from penstock.task.exchange import ExchangeWriter
@@ -84,14 +85,18 @@ _LEADERS = (
         JobShell, "_waits_for_slots", condition("wait"), returned("lacking", becomes="return False"),
     ),)),
 )  # fmt: skip
+_COMPETING = (
+    Mutant(27, "slots_that_contradict_their_worker_kept", (Patch(SlotPool, "heard", condition("bound_to", "job")),)),
+)
 _WORKERS = (
     Mutant(21, "ended_subtask_stays_listed", (Patch(WorkerService, "_ended", statement("_tasks")),)),
     Mutant(22, "failing_while_stopped_stays_listed", (Patch(WorkerService, "_ended", condition("stopped")),)),
     Mutant(23, "older_deploy_wins", (Patch(WorkerMachine, "_on_deploy", condition("attempt_number")),)),
 )  # fmt: skip
-MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in (*_SINKS, *_SIZES, *_LEADERS, *_WORKERS)}
+MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in (*_SINKS, *_SIZES, *_LEADERS, *_COMPETING, *_WORKERS)}
 SET_OF: dict[str, str] = {
     **{mutant.name: "cluster" for mutant in (*_SINKS, *_SIZES, *_LEADERS)},
+    **{mutant.name: "competing" for mutant in _COMPETING},
     **{mutant.name: "workers" for mutant in _WORKERS},
 }  # fmt: skip
 """Which histories kill a mutant."""

@@ -8,6 +8,7 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tests.simulation.kernel import Violation
@@ -58,13 +59,13 @@ def run_seed(kind: str, seed: int, *, mutant: str = "", verbose: bool = False) -
         return SETS[kind](seed, mutant, verbose)
 
 
-def _run_cluster(seed: int, mutant: str, verbose: bool) -> Result:
+def _run_cluster(seed: int, mutant: str, verbose: bool, *, compete: bool = False) -> Result:
     loop = SeededLoop(seed)
     story = Story(loop, verbose)
     with installed(loop):
-        world = ClusterWorld(loop, seed, story.note)
+        world = ClusterWorld(loop, seed, story.note, compete=compete)
         with world.installed():
-            return _run("cluster", loop, story, mutant, Result(seed, coverage=world.coverage),
+            return _run("competing" if compete else "cluster", loop, story, mutant, Result(seed, coverage=world.coverage),
                         lambda: world.run(draw_faults(seed)), lambda: world.processes)  # fmt: skip
 
 
@@ -116,4 +117,8 @@ def replay_command(kind: str, seed: int, mutant: str = "") -> str:
     )
 
 
-SETS: dict[str, Callable[[int, str, bool], Result]] = {"cluster": _run_cluster, "workers": _run_workers}
+SETS: dict[str, Callable[[int, str, bool], Result]] = {
+    "cluster": _run_cluster,
+    "competing": partial(_run_cluster, compete=True),
+    "workers": _run_workers,
+}

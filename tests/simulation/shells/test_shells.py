@@ -21,6 +21,7 @@ RARE = (21, 23, 26, 27, 29, 31, 49, 56, 73)
 """Counted from `FIRST`: the histories of a cluster with what the first twenty do not reach."""
 SEEDS = {
     "cluster": [*range(FIRST, FIRST + 20), *(FIRST + number for number in RARE)],
+    "competing": [*range(FIRST, FIRST + 6), FIRST + 79, FIRST + 99],
     "workers": range(FIRST, FIRST + 40),
 }
 KILLING = recorded_seeds()
@@ -37,6 +38,7 @@ REQUIRED = {
         | {"logged a job cannot be opened", "logged an event cannot be read", "logged leadership lost"}
         | {"logged the master of a job failed; it is opened again", "logged a request cannot be read"}
     ),
+    "competing": {"a slow import", "refused by a worker that holds another job's code"},
     "workers": (
         {f"fault {n}" for n in ("kill", "stop", "memory", "uncertain", "unreadable", "stop supervisor")}
         | {f"{kind} append commands/0" for kind in ("error", "lost", "late")}

@@ -71,6 +71,42 @@ def test_a_bound_worker_serves_only_its_job() -> None:
     assert slots.allocate() == ["new"]
 
 
+def test_slots_go_back_to_the_jobs_that_their_workers_are_bound_to() -> None:
+    """Two workers were silent while they loaded the code of two jobs, and each was given to the other job meanwhile."""
+    slots = SlotPool()
+    slots.want("A", 1)
+    slots.want("B", 1)
+    slots.heard("a", 1)
+    slots.heard("b", 1)
+    assert slots.allocate() == ["A", "B"]
+    for name in ("a", "b"):
+        slots.gone(name)
+    assert slots.allocate() == ["A", "B"]
+    slots.heard("b", 1)
+    slots.heard("a", 1)
+    slots.allocate()
+    slots.heard("a", 1, bound_to="B")
+    slots.heard("b", 1, bound_to="A")
+    slots.allocate()
+    assert (slots.offer("A"), slots.offer("B")) == ({"b": 1}, {"a": 1})
+    assert slots.free == 0
+
+
+def test_only_the_job_that_a_worker_is_bound_to_keeps_slots_there() -> None:
+    """The other one waits, and is told which slots it has left; a beat that says nothing new changes nothing."""
+    slots = pool(a=2, b=1)
+    slots.want("one", 1)
+    slots.want("two", 2)
+    assert slots.allocate() == ["one", "two"]
+    assert slots.offer("two") == {"a": 1, "b": 1}
+    slots.heard("a", 2, bound_to="one")
+    assert slots.allocate() == ["two"]
+    assert (slots.offer("one"), slots.offer("two")) == ({"a": 1}, {"b": 1})
+    assert slots.missing("two") == 1
+    slots.heard("a", 2, bound_to="one")
+    assert slots.allocate() == []
+
+
 def test_a_new_leader_learns_who_uses_what() -> None:
     """Slots of a running job are not given away."""
     slots = SlotPool()

@@ -62,6 +62,9 @@ class SlotPool:
     def heard(self, worker: str, slots: int, bound_to: str = "", running: Collection[str] = ()) -> None:
         """A worker offers its slots.
 
+        What it says is the truth: a slot that was given to another job than the one it is bound to is taken back. It was
+        given before this was known, by a leader that had just taken over, or after the worker had been silent.
+
         Args:
             worker: its name.
             slots: how many it has.
@@ -76,6 +79,8 @@ class SlotPool:
                 self._use(known, job, 1)
         if (known.slots, known.bound_to) != (slots, bound_to):
             known.slots, known.bound_to = slots, bound_to
+            for job in [job for job in known.used if bound_to not in ("", job)]:
+                self._use(known, job, 0)
             self._settled = False
 
     def gone(self, worker: str) -> None:
