@@ -83,7 +83,7 @@ def entries_of_frame(frame: pl.DataFrame, keys: Schema, described: dict[str, Any
     """The entries of a state (one row per value, element or map entry) from a table in long form.
 
     Raises:
-        UsageError: the table is not one of such a state: a wrong column or value, an entry that is there twice.
+        UsageError: the table is not one of such a state: a wrong column or value.
     """
     columns = Columns(keys.names)
     needed: dict[str, tuple[pl.DataType, ...]] = {name: (kind,) for name, kind in keys.polars().items()}
@@ -101,7 +101,7 @@ def entries_of_frame(frame: pl.DataFrame, keys: Schema, described: dict[str, Any
     subkeys: list[bytes] | list[None] = [None] * frame.height
     if described["kind"] == "map":
         subkeys = _encoded(frame, columns, columns.map_key, described["key"], where)
-    entries = frame.select(keys.names).with_columns(
+    return frame.select(keys.names).with_columns(
         frame[columns.index].cast(pl.Int64).alias(INDEX)
         if columns.index in frame.columns
         else pl.lit(None, pl.Int64).alias(INDEX),
@@ -112,8 +112,6 @@ def entries_of_frame(frame: pl.DataFrame, keys: Schema, described: dict[str, Any
         else pl.lit(None, pl.Int64).alias("__time_us"),
         _shown(frame, columns),
     )
-    check_once(entries, keys.names, [INDEX, "__subkey"], where)
-    return entries
 
 
 def no_entries(keys: Schema) -> pl.DataFrame:
@@ -176,7 +174,6 @@ def timer_entries(frame: pl.DataFrame, keys: Schema, where: str) -> dict[str, pl
             raise UsageError(f"{where}: {columns.domain} is {domain!r}; there are: {', '.join(DOMAINS)}")
     if frame[columns.timestamp].null_count():
         raise UsageError(f"{where}: column {columns.timestamp!r} has a null")
-    check_once(frame, keys.names, [columns.domain, columns.timestamp], where)
     entries = frame.select(
         *keys.names,
         pl.lit(None, pl.Int64).alias(INDEX),
