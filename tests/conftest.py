@@ -30,6 +30,7 @@ from hypothesis import settings
 from structlog.dev import plain_traceback
 from tests.class_archives import SPARK, quick_java
 from tests.lanes import LANES, VARIABLE, Groups, arrange, demand_servers, shadow_servers
+from tests.never_null import watch_chains
 from tests.postgres_server import PostgresServer, running_postgres
 from tests.properties import Recorder, deal_examples, digests_of
 from tools.near import code_of_tree
@@ -76,6 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
     cast(
         "structlog.dev.ConsoleRenderer", structlog.get_config()["processors"][-1]
     ).exception_formatter = plain_traceback
+    watch_chains()
     if hasattr(config, "workerinput"):
         return
     from penstock.platform.processes import identify

@@ -636,6 +636,23 @@ def _field_from_json(value: Any) -> Field:
     return Field(value["name"], type_from_json(value["type"]), value["nullable"])
 
 
+def reads_described(now: Any, then: Any) -> bool:
+    """Whether what was written under one description can be read under another, both made of schemas or types as JSON.
+
+    They are the same, but that what was never null may be null now.
+    """
+    match now, then:
+        case dict(), dict():
+            return now.keys() == then.keys() and all(
+                reads_described(now[name], was) or (name, now[name], was) == ("nullable", True, False)
+                for name, was in then.items()
+            )
+        case list(), list():
+            return len(now) == len(then) and all(map(reads_described, now, then))
+        case _:
+            return bool(now == then)
+
+
 def schema_to_json(schema: Schema) -> list[dict[str, Any]]:
     """A JSON list with one object per column."""
     return [_field_to_json(field) for field in schema.fields]

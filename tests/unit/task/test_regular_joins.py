@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from datetime import UTC, datetime
 from typing import Any
 
 import polars as pl
@@ -12,15 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from window_cases import GROUPS
 
-from penstock import Pipeline, col, count
+from penstock import Pipeline, col, count, lit, tumbling
 from penstock.api.stream import Stream
 from penstock.api.update_streams import UpsertStream
+from penstock.api.updates import known_keys
 from penstock.batches import EVENT_TIME
 from penstock.connectors import iterables, kafka
+from penstock.errors import IncompatibleStateError
+from penstock.graph.describe import check_signature, state_signature
 from penstock.graph.logical import RETRACTED, Materialize, Mode, Node, RegularJoin
 from penstock.state import sorted_runs
 from penstock.testing.harness import OperatorHarness, input_node
-from penstock.types import BOOLEAN, FLOAT64, INT64, STRING, Field, ListType, MapType, Schema, row_class
+from penstock.types import BOOLEAN, FLOAT64, INT64, STRING, TIMESTAMP, Field, ListType, MapType, Schema, row_class
 
 CHANGE = Field(RETRACTED, BOOLEAN)
 SIDES = (
@@ -372,6 +376,90 @@ def test_a_sink_with_another_key_has_the_row_that_holds():
     placed.write(kafka.Sink("all", key="id"))
     verbs = [node.verb for node in p.plan]
     assert verbs.count("materialize") == 1
+
+
+@pytest.mark.parametrize("how", ["right", "full"])
+@pytest.mark.parametrize("time", [None, {"within": "1h"}, {"window": tumbling("1h")}], ids=str)
+def test_the_key_of_a_right_row_that_is_alone_may_be_null_where_left_ones_are_not(how, time):
+    """So it is not counted where rows are."""
+    p = Pipeline("p")
+    left = Schema((Field("id", INT64), Field("at", TIMESTAMP)))
+    right = Schema((Field("id", INT64, nullable=True), Field("seen", TIMESTAMP)))
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    ones = p.read(iterables.Source([{"id": 1, "at": noon}], schema=left, event_time="at"))
+    others = [{"id": each, "seen": noon} for each in (1, None)]
+    both = ones.join(
+        p.read(iterables.Source(others, schema=right, event_time="seen")), on="id", how=how, **(time or {})
+    )
+    assert both.schema.field("id").nullable
+    found = both.key_by(all=lit(1)).agg(rows=count(), ids=col("id").count()).final()
+    assert found.collect().rows() == [(1, 2, 1)]
+
+
+TOTALS = [(None, 1), (1, 1), (2, 1)], [(None, 2), (1, 2), (3, 2)]
+
+
+def joined_totals(p: Pipeline, *, keep: str = "k") -> UpsertStream:
+    """A full join of tables of one row per key, which may be null."""
+    schema = Schema((Field("k", INT64, nullable=True), Field("n", INT64)))
+    sides = [
+        p.read(iterables.Source([dict(zip("kn", row, strict=True)) for row in rows], schema=schema)) for rows in TOTALS
+    ]
+    one, other = (rows.key_by(keep).deduplicate("last") for rows in sides)
+    return one.join(other, on="k", how="full")
+
+
+def test_a_left_and_a_right_row_without_key_are_two_rows():
+    found = joined_totals(Pipeline("p"))
+    assert known_keys(found._node) is None
+    assert sorted(found.final().collect().rows(), key=repr) == [
+        (1, 1, 2), (2, 1, None), (3, None, 2), (None, 1, None), (None, None, 2),
+    ]  # fmt: skip
+
+
+def test_another_column_of_the_key_that_is_never_null_tells_rows_without_key_apart():
+    assert known_keys(joined_totals(Pipeline("p"), keep="n")._node) == ("k", "n", "n_right")
+
+
+def test_an_upsert_sink_keeps_the_row_that_holds_of_two_without_key():
+    """The one that is taken back is not the only one."""
+    p = Pipeline("p")
+    found = joined_totals(p)
+    found.filter((col("n") < 9) | col("n").is_null()).write(kafka.Sink("totals", key="k", delivery="upsert"))
+    assert [node.verb for node in p.plan].count("materialize") == 1
+
+
+def counted(*, nullable: bool, updates: bool) -> Node:
+    """Aggregates by the key of a right join, of which versions before said that it is never null."""
+    p, x = Pipeline("p"), Field("x", INT64, nullable=True)
+    left = Schema((Field("id", INT64), x, Field("at", TIMESTAMP)))
+    right = Schema((Field("id", INT64, nullable=nullable), Field("at", TIMESTAMP)))
+    one, other = (p.read(iterables.Source([], schema=rows, event_time="at")) for rows in (left, right))
+    if updates:
+        both = one.key_by("x").deduplicate("last").join(other.key_by("id").deduplicate("last"), on="id", how="right")
+    else:
+        both = one.join(other, on="id", how="right", within="1h")
+    ids = both.select("x", *([RETRACTED] if updates else []), id=col("id") + 0).key_by("id")
+    id = col("id")
+    return ids.agg(ids=id.count(), most=id.max(), xs=col("x").sum(), mean=id.mean())._node
+
+
+@pytest.mark.parametrize("updates", [False, True])
+def test_a_snapshot_of_before_a_column_could_be_null_is_read(updates):
+    """As those are that were written before the keys of right and full joins could be."""
+    before, now = (counted(nullable=each, updates=updates) for each in (False, True))
+    check_signature("agg", state_signature(before), state_signature(now))
+    with pytest.raises(IncompatibleStateError, match="its keys changed"):
+        check_signature("agg", state_signature(now), state_signature(before))
+    former = OperatorHarness(before, max_parallelism=GROUPS)
+    frame = pl.DataFrame({"id": [1, 1, 2], "x": [5, None, 7], EVENT_TIME: [0, 0, 0]})
+    if updates:
+        frame = frame.with_columns(pl.lit(False).alias(RETRACTED))
+    former.frame(frame)
+    harness = OperatorHarness(now, max_parallelism=GROUPS, restored=former.snapshot())
+    harness.frame(frame.head(1))
+    change = {RETRACTED: False} if updates else {}
+    assert harness.output()[-1] == {"id": 1, "ids": 3, "most": 1, "xs": 10, "mean": 1.0, **change}
 
 
 def test_rows_of_a_key_that_lie_in_several_runs_all_meet(monkeypatch):

@@ -125,7 +125,7 @@ def regular_join_node(
     return left._pipeline._add(
         RegularJoin(how, ttl_us), inputs, schema, row_type or row_class(schema),
         event_time=all(node.event_time for node in inputs),
-        keys=() if facts else _result_keys(keys, left, right if pairs else None),
+        keys=() if facts else _result_keys(keys, left, right if pairs else None, how),
         mode="append" if facts else "retract",
     )  # fmt: skip
 
@@ -139,16 +139,26 @@ def that_hold(stream: Stream[Any] | UpsertStream, verb: str) -> Stream[Any] | Up
 
 
 def _result_keys(
-    on: Iterable[str], left: Stream[Any] | UpsertStream, right: Stream[Any] | UpsertStream | None
+    on: Iterable[str], left: Stream[Any] | UpsertStream, right: Stream[Any] | UpsertStream | None, how: JoinKind
 ) -> tuple[str, ...]:
     """By which a row replaces another: the key of the join and those of both inputs; none if one has none."""
-    keys = dict.fromkeys(on)
-    for stream in (left, right) if right is not None else (left,):
-        known = known_keys(stream._node) if stream._node.updates else None
+    on, keys = set(on), dict.fromkeys(on)
+    nodes = [stream._node for stream in ((left, right) if right is not None else (left,))]
+    for node in nodes:
+        known = known_keys(node) if node.updates else None
         if known is None:
             return ()
         keys.update(dict.fromkeys(known))
-    return tuple(keys)
+    return () if how == "full" and _look_alike(on, set(keys) - on, [node.schema for node in nodes]) else tuple(keys)
+
+
+def _look_alike(on: set[str], others: set[str], schemas: Sequence[Schema]) -> bool:
+    """Whether a left and a right row that are both alone may have the same key.
+
+    Null is equal to nothing in a join, and the rest of the key may be null too, as it is of the row that is not there.
+    """
+    never_null = any(name in schema and not schema.field(name).nullable for name in others for schema in schemas)
+    return not never_null and any(all(schema.field(name).nullable for schema in schemas) for name in on)
 
 
 def lookup_join_node(
@@ -261,10 +271,16 @@ def _in_order(right: Schema, names: Mapping[str, str]) -> list[str]:
 
 
 def _results(left: Schema, right: Schema, keys: Mapping[str, str], how: JoinKind, time: JoinTime | None) -> Schema:
-    """The left columns, the right ones but the keys, and the bounds of windows."""
+    """The left columns, the right ones but the keys, and the bounds of windows.
+
+    Where there is no left row, keys are those of the right one, which may be null where the left ones never are.
+    """
     left_may_miss, right_may_miss = _MAY_MISS[how]
     fields = [
-        Field(field.name, field.type, nullable=field.nullable or (left_may_miss and field.name not in keys))
+        replace(
+            field,
+            nullable=field.nullable or (left_may_miss and (field.name not in keys or right.field(field.name).nullable)),
+        )
         for field in left
     ]
     fields += [

@@ -65,7 +65,10 @@ def _present(columns: PartialColumns, arg: Argument) -> pl.Expr:
     if not arg.nullable:
         return rows(columns)
     init, grouped = arg.expr.is_not_null().cast(_INT64), arg.expr.count().cast(_INT64)
-    return columns.add("count", ("count", arg.node), INT64, init, grouped, lambda partial: partial.sum())
+    return columns.add(
+        "count", ("count", arg.node), INT64, init, grouped, lambda partial: partial.sum(),
+        former=("rows", lambda partial: partial),
+    )  # fmt: skip
 
 
 def _sum(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:

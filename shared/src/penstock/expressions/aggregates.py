@@ -8,8 +8,8 @@ types and meanings of the aggregates in `aggregate_rules`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Self
 
 import polars as pl
@@ -58,6 +58,8 @@ class AggregatePlan:
     """The names of columns that are limbs and rest of one number (see `exact_sums`)."""
     formers: Callable[[], Iterator[Former]]
     """What snapshots of former versions hold instead of these partials, newest first."""
+    narrower: Callable[[Collection[str]], Former | None]
+    """What snapshots hold instead that were written when these columns were never null."""
 
     @classmethod
     def build(
@@ -95,12 +97,13 @@ class AggregatePlan:
             ],
             limbs=tuple(columns.limbs),
             formers=lambda: _formers(aggregates, schema, where, columns),
+            narrower=lambda never_null: _narrower(aggregates, schema, where, columns, never_null),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """The partials of former versions."""
+    """The partials of former versions, or of another schema."""
 
     fields: tuple[Field, ...]
     """The columns of a partial frame."""
@@ -125,6 +128,25 @@ def _formers(
             kept = columns.by_key.values()
             names = tuple(column.of for column in kept) if form >= TIES_BY_ARRIVAL else None
             yield Former(tuple(column.field for column in kept), names, to_current)
+
+
+def _narrower(
+    aggregates: Sequence[tuple[str, Expr]],
+    schema: Schema,
+    where: str,
+    current: PartialColumns,
+    never_null: Collection[str],
+) -> Former | None:
+    fields = (replace(field, nullable=field.nullable and field.name not in never_null) for field in schema)
+    columns = PartialColumns(event_time=current.event_time)
+    builder = _PlanBuilder(Schema(tuple(fields)), where, columns)
+    for _, expr in aggregates:
+        builder.finish(expr.node)
+    to_current = current.from_former(columns.by_key)
+    if to_current is None:
+        return None
+    kept = columns.in_order().values()
+    return Former(tuple(column.field for column in kept), tuple(column.of for column in kept), to_current)
 
 
 class _PlanBuilder:

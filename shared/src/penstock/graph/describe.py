@@ -49,7 +49,7 @@ from penstock.graph.logical import (
 from penstock.process_functions import describe_states
 from penstock.state.compatibility import check_states
 from penstock.times import format_duration
-from penstock.types import schema_to_json
+from penstock.types import reads_described, schema_to_json
 
 
 def describe_node(node: Node) -> dict[str, Any]:
@@ -309,7 +309,7 @@ def check_signature(operator: str, stored: str, current: str) -> None:
         if "aggregates" not in old:
             new.pop("aggregates", None)  # of rows, which versions before kept, there is any aggregate
     for part in sorted(old.keys() | new.keys()):
-        if old.get(part) != new.get(part):
+        if not reads_described(new.get(part), old.get(part)):
             raise IncompatibleStateError(
                 f"operator {operator!r}: its {part} changed from {old.get(part)} to {new.get(part)}, so its state cannot "
                 "be continued; undo the change, or give the operator another uid to start it with empty state"

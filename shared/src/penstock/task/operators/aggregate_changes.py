@@ -13,7 +13,7 @@ one that is added, as in Flink: what takes back a row where the key has none, of
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final, cast
 
@@ -23,6 +23,7 @@ import polars as pl
 from penstock.batches import EVENT_TIME
 from penstock.errors import IncompatibleStateError, UserCodeError, without_context
 from penstock.expressions import AggregatePlan, Expr, columns_of, count, is_of_distinct, is_subtractable
+from penstock.graph.former_nulls import null_by_now
 from penstock.graph.logical import RETRACTED, AggregateChanges, Node, WindowChanges
 from penstock.state.columns import canonical_keys, joined_by_keys, key_frame, key_values
 from penstock.state.counted_rows import COUNT, HAD, LEFT, UNKNOWN, CountedRows, followed
@@ -31,7 +32,7 @@ from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.changes import changes, count_of_change
 from penstock.task.operators.keyed_table import INDEX, Beside, KeyedTable
-from penstock.types import Schema, polars_type, schema_to_json, type_to_json
+from penstock.types import Field, Schema, polars_type, reads_described, schema_to_json, type_to_json
 
 _KIND: Final = "aggregate-changes"
 _ROWS: Final = "__rows"
@@ -58,6 +59,7 @@ class AggregateChangesOperator(Operator):
         self._keys = source.schema.select(source.keys, self._where)
         self._hidden = [EVENT_TIME] if node.event_time else []
         self._names = list(node.schema.names)
+        self._null_by_now = null_by_now(source)
         summed = [(name, expr) for name, expr in operation.aggregates if is_subtractable(expr)]
         self._sums = _Sums(summed, holds, source.schema, self._keys, self._where)
         others = [(name, expr) for name, expr in operation.aggregates if not is_subtractable(expr)]
@@ -208,7 +210,11 @@ class AggregateChangesOperator(Operator):
     def _restore(self, restored: RestoredState) -> None:
         expected = self._header()
         for _, header, rows in decode_segments(restored.keyed, self._operator, self._kind, self._keys):
-            if {name: header.get(name) for name in expected} != expected:
+            written = {name: header.get(name) for name in expected}
+            known = (
+                self._sums.known(written["partials"], self._null_by_now) if written["partials"] is not None else None
+            )
+            if known is None or not reads_described(expected | {"partials": None}, written | {"partials": None}):
                 raise IncompatibleStateError(
                     f"operator {self._operator!r}: the snapshot holds other aggregates or windows than the pipeline "
                     "has; restore it with the same aggregates over columns of the same types, or give the operator "
@@ -216,7 +222,9 @@ class AggregateChangesOperator(Operator):
                 )
             rows = canonical_keys(rows, self._keys)
             of_table = rows if COUNT not in rows.columns else rows.filter(pl.col(COUNT).is_null())
-            if set(self._table.types) <= set(rows.columns):
+            if known and {part["name"] for part in written["partials"]} <= set(rows.columns):
+                of_table = of_table.with_columns(known)
+            if set(self._table.types) <= set(of_table.columns):
                 self._table.load(of_table)
             if self._others is not None and COUNT in rows.columns:
                 self._others.load(rows.filter(pl.col(COUNT).is_not_null()))
@@ -245,7 +253,16 @@ class _Sums:
 
     def describe(self) -> list[dict[str, Any]]:
         """The partial columns for the header of a segment."""
-        return [{"name": field.name, "type": type_to_json(field.type)} for field in self._plan.partial_fields]
+        return _described(self._plan.partial_fields)
+
+    def known(self, stored: list[dict[str, Any]], null_by_now: Collection[str]) -> list[pl.Expr] | None:
+        """What makes these partials of those of a segment: nothing if they are the same; None if they do not follow."""
+        if reads_described(self.describe(), stored):
+            return []
+        former = self._plan.narrower(null_by_now)
+        if former is None or not reads_described(_described(former.fields), stored):
+            return None
+        return former.to_current
 
     def of_rows(self, rows: pl.DataFrame, hidden: Sequence[str]) -> pl.DataFrame:
         """Partials of rows, one per key: added up, less those of what is taken back."""
@@ -300,6 +317,10 @@ class _OfRows:
     def load(self, rows: pl.DataFrame) -> None:
         """Add rows of a snapshot."""
         self.kept_rows.add(rows.select(*self.kept.names, COUNT))
+
+
+def _described(fields: Sequence[Field]) -> list[dict[str, Any]]:
+    return [{"name": field.name, "type": type_to_json(field.type)} for field in fields]
 
 
 def _negated(name: str, kind: pl.DataType) -> pl.Expr:

@@ -15,9 +15,10 @@ from penstock.batches import EVENT_TIME
 from penstock.errors import IncompatibleStateError, PenstockError, UserCodeError, without_context
 from penstock.expressions import AggregatePlan, columns_of, is_mergeable
 from penstock.expressions.aggregates import Former
+from penstock.graph.former_nulls import null_by_now
 from penstock.graph.logical import RANK, Node, RunningAggregate, WindowAggregate
 from penstock.state.columns import canonical_keys
-from penstock.types import Field, type_to_json
+from penstock.types import Field, reads_described, type_to_json
 
 _STREAMED_ROWS: Final = 32_768
 """From here on Polars' streaming engine is as fast, soon two to four times; below, its start-up costs more."""
@@ -37,6 +38,7 @@ class Partials:
         self.keys = source.schema.select(source.keys, where)
         self.names = [field.name for field in self.plan.partial_fields]
         self._where = where
+        self._null_by_now = null_by_now(source)
         self._unpacked = isinstance(operation, WindowAggregate) and operation.unpacked
         self._orderless = all(is_mergeable(expr) for _, expr in operation.aggregates)
         read = frozenset[str]().union(*(columns_of(expr) for _, expr in operation.aggregates))
@@ -101,7 +103,7 @@ class Partials:
             IncompatibleStateError: they are not.
         """
         rows = canonical_keys(rows, self.keys)
-        if stored == self.describe():
+        if reads_described(self.describe(), stored):
             return rows
         former = self._former(stored)
         if former is None:
@@ -115,8 +117,13 @@ class Partials:
 
     def _former(self, stored: list[dict[str, Any]]) -> Former | None:
         """The form of the version that wrote it."""
-        formers = self.plan.formers()
-        return next((each for each in formers if stored == _described(each.fields, each.partials_of)), None)
+        for each in self.plan.formers():
+            if stored == _described(each.fields, each.partials_of):
+                return each
+        narrower = self.plan.narrower(self._null_by_now)
+        if narrower is None or not reads_described(_described(narrower.fields, narrower.partials_of), stored):
+            return None
+        return narrower
 
 
 def _unpacked(results: pl.DataFrame) -> pl.DataFrame:
