@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+import struct
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -21,7 +23,19 @@ from penstock.connectors.kafka.encoding import KafkaEncoder
 from penstock.errors import PipelineError
 from penstock.graph.logical import KeyBy, Materialize, Read, ToChanges
 from penstock.testing import run_pipeline
-from penstock.types import BOOLEAN, Field, Schema, schema_of
+from penstock.types import (
+    BOOLEAN,
+    FLOAT32,
+    FLOAT64,
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    Field,
+    ListType,
+    Schema,
+    schema_of,
+)
 
 
 @dataclass
@@ -73,6 +87,10 @@ def decoded(source: kafka.ChangeSource[Any], *messages: tuple[bytes | None, byte
         ({"key": "account", "before_images": True}, 'before_images= is for format="debezium"'),
         ({"key": "account", "format": "debezium", "key_format": "json"}, "leave key_format= out"),
         ({"key": ("account", "balance"), "key_format": "plain"}, 'write key_format="json"'),
+        ({"key": ("account", "balance"), "key_format": "binary"}, 'write key_format="json"'),
+        ({"key": "account", "key_format": "binary"}, "a binary key is a number of Java .*, not account: string"),
+        ({"key": "account", "decimals": "precise"}, 'decimals= is for format="debezium" and columns of decimals'),
+        ({"key": "account", "format": "debezium", "decimals": "string"}, "columns of decimals; leave it out"),
         ({"key": "account", "format": "raw"}, 'format="raw" puts the value into the only column'),
         ({"key": "account", "event_time": "at"}, "there is no argument event_time="),
         ({"key": "account", "start": "latest"}, "there is no argument start="),
@@ -193,7 +211,7 @@ def test_bad_records_of_an_upsert_topic():
     assert rows == [("b", 7.0, None, False), ("f", None, None, True)]
     assert [index for index, _ in bad] == [0, 1, 2, 3, 5, 6, 7]
     assert bad[0][1] == bad[2][1] == "the record has no key"
-    assert bad[3][1].startswith("the record's key: ")
+    assert bad[3][1].startswith(r"the record's key b'\xff': not UTF-8")
     assert decoded(source) == ([], [])
     assert decoded(source, (b"a", None)) == ([("a", None, None, True)], [])
 
@@ -252,6 +270,35 @@ def test_plain_keys_that_are_none():
     _, bad = decoded(source, *((key, None) for key in (b"1,2", b"x", b"", b'1,"day":3', b"1.5", b"null", b"1}")))
     assert [index for index, _ in bad] == [0, 1, 2, 3, 4, 5, 6]
     assert decoded(source, (b"3", None))[0][0][0] == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "layout"), [(INT16, ">h"), (INT32, ">i"), (INT64, ">q"), (FLOAT32, ">f"), (FLOAT64, ">d")]
+)
+def test_keys_that_serializers_of_java_write(kind, layout):
+    """`b"12345678"` is eight bytes of a number too, where it is said that keys are numbers as bytes."""
+    schema = Schema((Field("n", kind), Field("note", STRING)))
+    source = kafka.ChangeSource("t", schema=schema, key="n", key_format="binary")
+    numbers = [0, 1, -2, 12345]
+    digits = b"12345678"[: struct.calcsize(layout)]
+    keys = [*(struct.pack(layout, number) for number in numbers), digits]
+    rows, bad = decoded(source, *((key, b'{"note":"x"}') for key in [*keys, b"1", b"123456789"]))
+    assert rows == [(*struct.unpack(layout, key), "x", False) for key in keys]
+    size = struct.calcsize(layout)
+    assert bad == [
+        (5, f"the record's key b'1': n is {kind}, which has {size} bytes"),
+        (6, f"the record's key b'123456789': n is {kind}, which has {size} bytes"),
+    ]
+
+
+def test_a_key_that_java_wrote_is_named_where_text_is_looked_for():
+    """And not the record's value."""
+    source = kafka.ChangeSource("t", schema=Wide, key="n")
+    _, [(_, error), (_, other)] = decoded(source, (struct.pack(">q", 7), b"{}"), (b"x" * 50, b"{}"))
+    assert error.startswith(r"the record's key b'\x00\x00\x00\x00\x00\x00\x00\x07': no int64 as text (")
+    assert error.endswith("""; if Java's serializers wrote it, write key_format="binary\"""")
+    assert other.startswith(f"the record's key {b'x' * 40}...: no int64 as text")
+    assert "binary" not in other
 
 
 def test_an_object_as_key_of_one_column():
@@ -321,6 +368,74 @@ def test_events_with_the_former_rows():
     rows, bad = of_events(source, event("c", None, A1), event("u", A1, A2), event("d", A2), None)
     assert bad == []
     assert rows == [("a", 1.0, None, False), ("a", 1.0, None, True), ("a", 2.0, "n", False), ("a", 2.0, "n", True)]
+
+
+PRICED = Schema(
+    (
+        Field("id", INT64), Field("price", DecimalType(10, 2), nullable=True),
+        Field("parts", ListType(DecimalType(10, 2)), nullable=True),
+    )
+)  # fmt: skip
+_BYTES = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "3"}}
+
+
+def precise(price: Decimal, scale: int) -> str:
+    """As Debezium writes it: the fewest bytes of the unscaled number."""
+    unscaled = int(price.scaleb(scale))
+    return base64.b64encode(unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True)).decode()
+
+
+def priced(*prices: Any, said: dict[str, Any] | None = None, **options: Any) -> tuple[list[Any], list[str]]:
+    """The prices that are read, and what is wrong with others."""
+    source = kafka.ChangeSource("t", schema=PRICED, key="id", format="debezium", **options)
+    columns = [{"field": "id", "type": "int64"}, {"field": "price", **(said or {})}]
+    schema = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": columns}]}
+    found = [{"op": "c", "before": None, "after": {"id": 1, "price": each}} for each in prices]
+    events = [each if said is None else {"schema": schema, "payload": each} for each in found]
+    rows, bad = of_events(source, *(json.dumps(each).encode() for each in events))
+    return [price for _, price, *_ in rows], [error for _, error in bad]
+
+
+@given(st.lists(st.decimals(-99_999_999, 99_999_999, places=2), min_size=1, max_size=5))
+def test_decimals_in_every_mode_of_debezium(prices):
+    """`AxY=` is 7.90, and `1234` is -26588.24 where texts are bytes."""
+    prices = [Decimal("7.90"), Decimal("-26588.24"), Decimal("-0.01"), Decimal(0), *prices]
+    digits = [str(price) for price in prices]
+    cases = [
+        ([precise(price, 2) for price in prices], {"decimals": "precise"}),
+        ([precise(price, 3) for price in prices], {"said": _BYTES}),
+        ([precise(price, 3) for price in prices], {"said": _BYTES, "decimals": "string"}),
+        ([{"scale": 5, "value": precise(price, 5)} for price in prices], {}),
+        (digits, {"decimals": "string"}),
+        (digits, {"said": {"type": "string"}, "decimals": "precise"}),
+        ([float(price) for price in prices], {"decimals": "precise"}),
+        (["1234", "AxY=", "", "12.50"], {"said": {"type": "string"}}),
+    ]
+    for written, options in cases[:-1]:
+        assert priced(*written, **options) == (prices, [])
+    found, wrong = priced(*cases[-1][0], **cases[-1][1])
+    assert found == [Decimal("1234.00"), Decimal("12.50")]
+    assert len(wrong) == 2
+
+
+def test_a_decimal_that_may_be_digits_or_bytes_is_not_guessed():
+    prices, errors = priced("1234", "AxY=", "12.50", "-1", "12345", 1234, None)
+    assert prices == [Decimal("12.50"), Decimal("-1.00"), Decimal("12345.00"), Decimal("1234.00"), None]
+    assert len(errors) == 2
+    assert all(error.startswith("price: a decimal as text, which may be digits or bytes; ") for error in errors)
+    assert all('decimals="precise"' in error and "decimal.handling.mode=string" in error for error in errors)
+    assert priced("1234", decimals="precise") == ([Decimal("-26588.24")], [])
+    assert "no base64 of an unscaled number" in priced("12.5", decimals="precise")[1][0]
+    assert "is bytes, and not that they are a decimal" in priced("AxY=", said={"type": "bytes"})[1][0]
+
+
+def test_decimals_within_lists_and_former_rows():
+    source = kafka.ChangeSource("t", schema=PRICED, key="id", format="debezium", decimals="precise", before_images=True)
+    row = {"id": 1, "price": None, "parts": ["AxY=", "/w=="]}
+    rows, bad = of_events(source, event("u", row, row))
+    assert not bad
+    parts = [Decimal("7.90"), Decimal("-0.01")]
+    assert rows == [(1, None, parts, True), (1, None, parts, False)]
 
 
 @pytest.mark.parametrize("whole", [False, True])

@@ -8,35 +8,61 @@ from datetime import tzinfo
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import numpy as np
 import polars as pl
 
 from penstock.connectors.change_rows import RECORD, ImagesOfRows, bad_lines
+from penstock.connectors.kafka.change_source import BINARY_KEYS, holds_decimals
+from penstock.connectors.kafka.debezium_decimals import DebeziumDecimals
 from penstock.connectors.kafka.decoding import JsonValues, Records, ValueDecoder, value_decoder
 from penstock.connectors.keyed_rows import RETRACTED
 from penstock.formats.decoding import BadLine, Decoded
-from penstock.types import BINARY, BOOLEAN, NUMERIC, DecimalType, Schema
+from penstock.types import BINARY, BOOLEAN, NUMERIC, STRING, DecimalType, Field, Schema
 
 if TYPE_CHECKING:
-    from penstock.connectors.kafka.change_source import ChangeSource
+    from penstock.connectors.kafka.change_source import ChangeSource, KeyFormat
+
+_SHOWN_BYTES: Final = 40
 
 
 class _KeyDecoder:
     """The columns of the key from a record's key."""
 
-    def __init__(self, columns: Schema, zone: tzinfo | None, *, plain: bool) -> None:
+    def __init__(self, columns: Schema, zone: tzinfo | None, form: KeyFormat) -> None:
         self._columns = columns
         self._json = JsonValues(columns, zone)
-        self._plain = plain
+        self._form = form
 
     def decode(self, keys: Sequence[bytes]) -> Decoded:
         """A row per key that is one."""
-        if not self._plain:
-            return self._json.decode(keys)[0]
+        if self._form == "json":
+            decoded, _ = self._json.decode(keys)
+            return Decoded(decoded.frame, [_bad_key(line, keys, line.error) for line in decoded.bad])
         [field] = self._columns.fields
+        if self._form == "binary":
+            return self._binary(field, keys)
         if field.type == BINARY:
             return Decoded(pl.DataFrame({field.name: pl.Series(keys, dtype=pl.Binary)}))
         decoded, _ = self._json.decode([self._object(key) for key in keys])
-        return Decoded(decoded.frame, [BadLine(line.index, f"key: {line.error}", b"") for line in decoded.bad])
+        return Decoded(decoded.frame, [self._no_text(line, keys) for line in decoded.bad])
+
+    @staticmethod
+    def _binary(field: Field, keys: Sequence[bytes]) -> Decoded:
+        """Numbers as Java's serializers write them."""
+        layout = np.dtype(BINARY_KEYS[field.type])
+        wrong = [index for index, key in enumerate(keys) if len(key) != layout.itemsize]
+        fitting = b"".join(key for key in keys if len(key) == layout.itemsize)
+        numbers = pl.Series(field.name, np.frombuffer(fitting, layout).astype(layout.newbyteorder("=")))
+        reason = f"{field.name} is {field.type}, which has {layout.itemsize} bytes"
+        return Decoded(numbers.to_frame(), [_bad_key(BadLine(index, "", b""), keys, reason) for index in wrong])
+
+    def _no_text(self, line: BadLine, keys: Sequence[bytes]) -> BadLine:
+        [field] = self._columns.fields
+        layout = BINARY_KEYS.get(field.type)
+        reason = "not UTF-8" if field.type == STRING else f"no {field.type} as text ({line.error})"
+        if layout is not None and len(keys[line.index]) == np.dtype(layout).itemsize:
+            reason += '; if Java\'s serializers wrote it, write key_format="binary"'
+        return _bad_key(line, keys, reason)
 
     def _object(self, key: bytes) -> bytes:
         """An object with the value, which decodes as the key is meant."""
@@ -49,6 +75,12 @@ class _KeyDecoder:
         return b"{" + name + b":" + value + b"}"
 
 
+def _bad_key(line: BadLine, keys: Sequence[bytes], reason: str) -> BadLine:
+    key = keys[line.index]
+    shown = repr(key[:_SHOWN_BYTES]) + ("..." if len(key) > _SHOWN_BYTES else "")
+    return BadLine(line.index, f"key {shown}: {reason}", b"")
+
+
 class UpsertDecoder:
     """The newest rows of keys: a record is one, or says that there is none any more."""
 
@@ -59,7 +91,7 @@ class UpsertDecoder:
         self._names = source.schema.names
         self._rows = source.rows
         self._key_names = list(source.keys)
-        self._keys = _KeyDecoder(source.rows.select(source.keys), zone, plain=source.key_format == "plain")
+        self._keys = _KeyDecoder(source.rows.select(source.keys), zone, source.key_format)
         self._values: ValueDecoder = value_decoder(source, source.value_schema, zone)
         self.asks = self._values.asks
 
@@ -81,25 +113,22 @@ class UpsertDecoder:
         there = [index for index, key in enumerate(keys) if key is not None]
         bad |= {index: "the record has no key" for index, key in enumerate(keys) if key is None}
         decoded = self._keys.decode([key for key in keys if key is not None])
-        wrong = {there[line.index]: f"the record's {_of_key(line.error)}" for line in decoded.bad}
+        wrong = {there[line.index]: f"the record's {line.error}" for line in decoded.bad}
         bad |= wrong
         return decoded.frame.with_columns(pl.Series(RECORD, [each for each in there if each not in wrong], pl.Int64))
-
-
-def _of_key(error: str) -> str:
-    return error if error.startswith("key") else f"key: {error}"
 
 
 _NULL: Final = msgspec.Raw(b"null")
 
 
 class _Envelope(msgspec.Struct):
-    """Parts that are null are `_NULL`; the wrapper has `payload` alone."""
+    """Parts that are null are `_NULL`; the wrapper has `payload` and `schema` alone."""
 
     op: str | None = None
     before: msgspec.Raw = _NULL
     after: msgspec.Raw = _NULL
     payload: msgspec.Raw = _NULL
+    schema: msgspec.Raw = _NULL
 
 
 class _Images:
@@ -125,6 +154,7 @@ class DebeziumDecoder:
         self._after = _Images(source.rows, zone)
         self._before = self._after if source.complete else _Images(source.rows.select(source.keys), zone)
         self._envelopes = msgspec.json.Decoder(_Envelope)
+        self._decimals = DebeziumDecimals(source.rows, source.decimals) if holds_decimals(source.rows) else None
 
     def decode(self, records: Records) -> Decoded:
         """See `RecordDecoder.decode`."""
@@ -148,10 +178,13 @@ class DebeziumDecoder:
         Raises:
             ValueError: it is none.
         """
-        event = self._envelopes.decode(value)
+        event, schema = self._envelopes.decode(value), b"null"
         if event.op is None and bytes(event.payload) != b"null":
-            event = self._envelopes.decode(event.payload)
+            event, schema = self._envelopes.decode(event.payload), bytes(event.schema)
         before, after = bytes(event.before), bytes(event.after)
+        if self._decimals is not None:
+            before = self._decimals.in_digits(before, "before", schema)
+            after = self._decimals.in_digits(after, "after", schema)
         match event.op:
             case "c" | "r" | "u":
                 if after == b"null":

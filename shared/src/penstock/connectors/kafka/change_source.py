@@ -21,15 +21,26 @@ from penstock.connectors.kafka.source import Offsets, Source
 from penstock.errors import PipelineError
 from penstock.formats.avro import avro_schema
 from penstock.settings import KafkaSettings
-from penstock.types import Schema, StructType
+from penstock.types import FLOAT32, FLOAT64, INT16, INT32, INT64, DataType, DecimalType, Schema, StructType, parts_of
 
 if TYPE_CHECKING:
     from penstock.connectors.kafka.decoding import RecordDecoder
 
 ChangeFormat = Literal["json", "csv", "avro", "raw", "debezium"]
-KeyFormat = Literal["plain", "json"]
+KeyFormat = Literal["plain", "json", "binary"]
+DecimalMode = Literal["precise", "string"]
+
+BINARY_KEYS: Final[Mapping[DataType, str]] = {
+    INT16: ">i2", INT32: ">i4", INT64: ">i8", FLOAT32: ">f4", FLOAT64: ">f8",
+}  # fmt: skip
+"""How Java's serializers write numbers."""
 
 _WHAT: Final = "kafka.ChangeSource"
+
+
+def holds_decimals(schema: Schema) -> bool:
+    """Whether any column has some, within lists and structs too."""
+    return any(isinstance(part, DecimalType) for field in schema for part in parts_of(field.type))
 
 
 class ChangeSource(Source[T], base.ChangeSource[T]):
@@ -42,7 +53,7 @@ class ChangeSource(Source[T], base.ChangeSource[T]):
     In a topic of Debezium every record is an envelope of `op`, `before` and `after`, with or without a schema around it.
     The key is looked for in these; updates without `before` are taken, and so are events that come twice. Records without
     a value are passed over. What Debezium makes of types is declared as it stands there: moments are numbers (`int`),
-    unless `time.precision.mode=isostring`; decimals want `decimal.handling.mode=string`.
+    unless `time.precision.mode=isostring`. Decimals are read as the schema of an event says, or else `decimals=`.
 
     Args:
         topic: must exist.
@@ -51,9 +62,13 @@ class ChangeSource(Source[T], base.ChangeSource[T]):
         format: as at `kafka.Source`, without `arrow`, or `debezium`.
         key_format: how an upsert topic's records have their keys. `plain`: bytes or text as they are, other types as
             JSON writes them, as `kafka.Sink` does with one column. `json`: an object with the columns, as it does with
-            several, and others with one. If not given, `plain` for one column, `json` for several.
+            several, and others with one. `binary`: a number as Java's `LongSerializer` and its like write it, big-endian
+            in as many bytes as its type has. If not given, `plain` for one column, `json` for several.
         before_images: of `debezium`: every update and delete has the whole former row in `before` (Postgres: `REPLICA
             IDENTITY FULL`), and no event comes twice. Then no state is needed to know what is taken back.
+        decimals: of `debezium`: what a decimal that is text is in events without schema. `precise`, Debezium's default:
+            base64 of the unscaled number, whose scale is that of the column as it is declared. `string`: digits
+            (`decimal.handling.mode=string`). If not given, digits, and a bad row where they may be base64 as well.
         end: None, or where the input ends, as at `kafka.Source`.
         registry: as at `kafka.Source`.
         writer_schema: as at `kafka.Source`.
@@ -82,6 +97,7 @@ class ChangeSource(Source[T], base.ChangeSource[T]):
         format: ChangeFormat = "json",
         key_format: KeyFormat | None = None,
         before_images: bool = False,
+        decimals: DecimalMode | None = None,
         end: Offsets | None = None,
         registry: str | None = None,
         writer_schema: str | None = None,
@@ -94,6 +110,7 @@ class ChangeSource(Source[T], base.ChangeSource[T]):
         self.keys: tuple[str, ...] = (key,) if isinstance(key, str) else tuple(key)
         self.debezium: Final = format == "debezium"
         self.complete = before_images
+        self.decimals: Final = decimals
         self.key_format: Final[KeyFormat] = key_format or ("plain" if len(self.keys) == 1 else "json")
         self._check(key_format)
         if format == "avro" and registry is None and writer_schema is None:
@@ -110,12 +127,20 @@ class ChangeSource(Source[T], base.ChangeSource[T]):
             raise PipelineError(f'{_WHAT}: with format="debezium" the key stands in the value; leave key_format= out')
         if self.complete and not self.debezium:
             raise PipelineError(f'{_WHAT}: before_images= is for format="debezium"; others have no former rows')
+        if self.decimals is not None and not (self.debezium and holds_decimals(self.rows)):
+            raise PipelineError(f'{_WHAT}: decimals= is for format="debezium" and columns of decimals; leave it out')
         if self.debezium or self.key_format == "json":
             return
         if len(self.keys) > 1:
             raise PipelineError(f'{_WHAT}: a key of several columns is an object; write key_format="json"')
         if isinstance(columns[0].type, StructType):
             raise PipelineError(f'{_WHAT}: a plain key is one value, {columns[0]}; write key_format="json"')
+        if self.key_format == "binary" and columns[0].type not in BINARY_KEYS:
+            numbers = ", ".join(map(str, BINARY_KEYS))
+            raise PipelineError(
+                f"{_WHAT}: a binary key is a number of Java ({numbers}), not {columns[0]}; leave key_format= out, which "
+                "reads text and bytes"
+            )
 
     @property
     def value_schema(self) -> Schema:
@@ -134,6 +159,7 @@ class ChangeSource(Source[T], base.ChangeSource[T]):
         described = {**super().describe(), "key": list(self.keys)}
         if self.debezium:
             described |= {"format": "debezium"} | ({"before_images": True} if self.complete else {})
+            described |= {} if self.decimals is None else {"decimals": self.decimals}
         elif self.key_format != ("plain" if len(self.keys) == 1 else "json"):
             described["key_format"] = self.key_format
         return described
