@@ -71,7 +71,7 @@ test: setup ## Run the tests that start nothing but Python (the first of three l
 	$(PYTEST) --lane python -n 3
 
 servers: platform ## Run the tests with Kafka, MinIO, Redis, Postgres, OpenSearch, Spark and Chromium
-	$(PYTEST) --lane servers -n 4
+	$(PYTEST) --lane servers -n 3
 
 acceptance: platform ## Run the tests with containers, Helm and Prometheus, the chaos run, and state with incremental checkpoints
 	@for program in promtool dockerd mmdebstrap docker-compose; do command -v $$program >/dev/null || missing=1; done; \

@@ -113,7 +113,11 @@ class Process(Generic[In, Out]):
         raise NotImplementedError
 
     def close(self) -> None:
-        """Called once per subtask at its end, also after a failure."""
+        """Called once per subtask at its end, also after a failure.
+
+        Behind the last row of the input it is called before the last checkpoint, so that an error fails the attempt. An
+        error behind a failure, or when a job is stopped or cancelled, is logged.
+        """
 
 
 class KeyedProcess(Generic[In, Out]):
@@ -172,7 +176,11 @@ class KeyedProcess(Generic[In, Out]):
         raise NotImplementedError(f"{type(self).__name__} sets timers but has no on_timer")
 
     def close(self) -> None:
-        """Called once per subtask at its end, also after a failure."""
+        """Called once per subtask at its end, also after a failure.
+
+        Behind the last row of the input it is called before the last checkpoint, so that an error fails the attempt. An
+        error behind a failure, or when a job is stopped or cancelled, is logged.
+        """
 
 
 class KeyedCoProcess(Generic[Left, Right, Out]):
@@ -237,7 +245,11 @@ class KeyedCoProcess(Generic[Left, Right, Out]):
         raise NotImplementedError(f"{type(self).__name__} sets timers but has no on_timer")
 
     def close(self) -> None:
-        """Called once per subtask at its end, also after a failure."""
+        """Called once per subtask at its end, also after a failure.
+
+        Behind the last row of the input it is called before the last checkpoint, so that an error fails the attempt. An
+        error behind a failure, or when a job is stopped or cancelled, is logged.
+        """
 
 
 class BroadcastProcess(Generic[In, Rule, Out]):
@@ -280,7 +292,11 @@ class BroadcastProcess(Generic[In, Rule, Out]):
         raise NotImplementedError
 
     def close(self) -> None:
-        """Called once per subtask at its end, also after a failure."""
+        """Called once per subtask at its end, also after a failure.
+
+        Behind the last row of the input it is called before the last checkpoint, so that an error fails the attempt. An
+        error behind a failure, or when a job is stopped or cancelled, is logged.
+        """
 
 
 class KeyedBroadcastProcess(Generic[In, Rule, Out]):
@@ -345,7 +361,11 @@ class KeyedBroadcastProcess(Generic[In, Rule, Out]):
         raise NotImplementedError(f"{type(self).__name__} sets timers but has no on_timer")
 
     def close(self) -> None:
-        """Called once per subtask at its end, also after a failure."""
+        """Called once per subtask at its end, also after a failure.
+
+        Behind the last row of the input it is called before the last checkpoint, so that an error fails the attempt. An
+        error behind a failure, or when a job is stopped or cancelled, is logged.
+        """
 
 
 BROADCAST = (BroadcastProcess, KeyedBroadcastProcess)

@@ -273,6 +273,13 @@ class Chain:
         for link in self.operators.values():
             link.operator.rests()
 
+    async def end(self) -> None:
+        """The input has ended, and no row waits: see `Operator.end`."""
+        for link in self.operators.values():
+            ending = link.operator.end()
+            if ending is not None:
+                await ending
+
     async def closed(self) -> None:
         """Wait for what `close` has begun."""
         for link in self.operators.values():

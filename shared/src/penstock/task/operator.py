@@ -189,6 +189,15 @@ class Operator(ABC):
         """Freeze the state; None if there is none. Must return within milliseconds whatever the size of the state."""
         return None
 
+    def end(self) -> Awaitable[None] | None:
+        """The input has ended: nothing is handed to the operator any more. User functions are closed here, so that an
+        error of theirs fails the attempt before its last checkpoint is acknowledged; `close` follows all the same.
+
+        Returns:
+            What is left to wait for, if anything; may be called once more while it goes on.
+        """
+        return None
+
     def close(self) -> None:
         """The subtask ends; called once, also after a failure."""
 

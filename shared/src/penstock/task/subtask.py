@@ -445,6 +445,7 @@ class SubtaskRunner(CheckpointedLoop):
                 assert self._chain is not None
                 if self._watermark == MAX_WATERMARK:
                     await self._settled(self._chain)
+                    await self._chain.end()
                 self._checkpoints.freeze(command.checkpoint, self._watermark)
                 self._reader.frozen(command.checkpoint)
                 await self._feed(Frozen(command.checkpoint))

@@ -188,6 +188,24 @@ class Caller:
             raise UserCodeError(f"it returned {answer!r:.60}, which cannot be awaited; write it with async def")
         return await answer
 
+    async def end(self) -> None:
+        """Close the function behind its last call.
+
+        Raises:
+            UserCodeError: its `close` raised, or did not end.
+        """
+        begun, self._is_open = self._is_open, False
+        end = getattr(self._function, "close", None) if begun else None
+        if end is None:
+            return
+        try:
+            async with asyncio.timeout(CLOSING_S):
+                await _awaited(end())
+        except TimeoutError as error:
+            raise UserCodeError(f"{self._where}.close did not end in {CLOSING_S:.0f} s") from error
+        except Exception as error:  # whatever the user's function raises
+            raise UserCodeError(f"{self._where}.close raised {described(error)}") from error
+
     def close(self) -> None:
         """Give up what has not come; nothing comes any more."""
         self._closed = True
@@ -196,9 +214,8 @@ class Caller:
         tasks = [*self._tasks, *([self._opening] if self._opening is not None else [])]
         for task in tasks:
             task.cancel()
-        end = getattr(self._function, "close", None) if self._is_open else None
-        if tasks or end is not None:
-            ending = self._ended(tasks, end)
+        if tasks or self._is_open:
+            ending = self._given_up(tasks)
             if self._runner is None:
                 self._closing = self._loop.create_task(ending)
             else:
@@ -206,16 +223,16 @@ class Caller:
         if self._runner is not None:
             self._runner.close()
 
-    async def _ended(self, tasks: list[asyncio.Task[None]], end: Callable[[], Awaitable[None] | None] | None) -> None:
+    async def _given_up(self, tasks: list[asyncio.Task[None]]) -> None:
+        """Behind a failure, or where the job is stopped: there is nobody whom an error could help."""
         try:
             async with asyncio.timeout(CLOSING_S):
                 await asyncio.gather(*tasks, return_exceptions=True)
-                if end is not None:
-                    await _awaited(end())
+            await self.end()
         except TimeoutError:
             _log.warning("calls that were given up do not end", operator=self._where, after_s=CLOSING_S)
-        except Exception as error:  # whatever the user's function raises: its rows are sent on, or will be asked again
-            _log.warning("close of an async function raised", operator=self._where, error=described(error))
+        except UserCodeError as error:
+            _log.warning("an async function was not closed", operator=self._where, error=str(error))
 
     def closing(self) -> Awaitable[None] | None:
         """What `close` has left to wait for."""

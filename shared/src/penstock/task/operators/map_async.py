@@ -289,6 +289,9 @@ class MapAsyncOperator(AsyncOperator):
         self._writer = RowWriter(node.schema, node.row_type, where)
         self._function = operation.function
 
+    def end(self) -> Awaitable[None]:
+        return self._caller.end()
+
     def _calls(self, chunk: pl.DataFrame) -> Iterable[Call]:
         return [Call(chunk, index, 1, row) for index, row in enumerate(self._reader.rows(chunk))]
 

@@ -281,7 +281,13 @@ class ProcessBase(PartwiseOperator):
         marks = pl.Series(emitted.marks, dtype=pl.Int64)
         return with_watermarks(frame, marks, MIN_WATERMARK, MAX_WATERMARK, every_row=self._carries)
 
+    def end(self) -> None:
+        self._close_process()
+
     def close(self) -> None:
+        self._close_process()
+
+    def _close_process(self) -> None:
         if not self._opened:
             return
         self._opened = False
@@ -536,7 +542,8 @@ class KeyedProcessOperator(ProcessBase):
             timers.set(key, at)
 
     def next_timer_us(self) -> int | None:
-        return self._backend.processing_timers.next_time()
+        """None when the function is closed behind the end of the input: as in Flink, no processing timer fires there."""
+        return self._backend.processing_timers.next_time() if self._opened else None
 
     def on_processing_time(self, now_us: int, output: Output) -> None:
         """Fire the processing timers up to `now_us`.
