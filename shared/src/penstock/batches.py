@@ -12,9 +12,12 @@ user code.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, cast
 
-from penstock.errors import PipelineError
+from penstock.errors import PipelineError, UserCodeError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -30,6 +33,8 @@ ROWS: Final = "__rows"
 """Int64: how many rows a partial aggregate is made of, where rows were combined before an exchange."""
 KEY_GROUP: Final = "__key_group"
 """UInt16 or wider: key group of the row; only inside operators and snapshots."""
+_NO_DATE: Final = re.compile("date value out of range|year -?[0-9]+ is out of range")
+"""What Python says of a moment that it has not."""
 
 
 def hidden_of(frame: pl.DataFrame) -> list[str]:
@@ -41,6 +46,38 @@ def visible(frame: pl.DataFrame) -> pl.DataFrame:
     """The frame without them."""
     hidden = hidden_of(frame)
     return frame.drop(hidden) if hidden else frame
+
+
+@contextmanager
+def of_calendar(columns: Iterable[pl.Series]) -> Generator[None]:
+    """Where columns become Python values: a moment or day of which Python has none is named, with its column.
+
+    Raises:
+        UserCodeError: a computed one is not within the years 1 to 9999.
+    """
+    import polars as pl
+
+    try:
+        yield
+    except (OverflowError, ValueError) as error:
+        columns = list(columns)
+        wrong = next(filter(None, map(_beyond_calendar, columns)), None)
+        if wrong is None and not _NO_DATE.search(str(error)):
+            raise
+        found = wrong or f"a value within {', '.join(repr(column.name) for column in columns)}"
+        raise UserCodeError(
+            f"{found} is not within the years 1 to 9999, as datetimes and dates of Python are; clip what you compute, or "
+            "filter such rows out before"
+        ) from error
+
+
+def _beyond_calendar(column: pl.Series) -> str | None:
+    import polars as pl
+
+    if not isinstance(column.dtype, pl.Datetime | pl.Date):
+        return None
+    wrong = column.filter(~column.dt.year().is_between(1, 9999))
+    return f"column {column.name!r}: {wrong.head(1).dt.to_string('iso')[0]}" if len(wrong) else None
 
 
 def only_batch(table: pa.Table) -> pa.RecordBatch | None:

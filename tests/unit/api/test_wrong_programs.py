@@ -83,6 +83,10 @@ BUILT = [
           ("Bad.close yields", "nothing of it runs")),
     Wrong("neither on_row nor on_batch", process("def on_rows(self, row, ctx):\n    pass"),
           ("class Bad has no on_row(self, row, ctx)", "no on_batch(self, frame, ctx)", "'on_rows' is called by nobody")),
+    Wrong("on_row behind the library's class", (
+        "class Mixin:\n    def on_row(self, row, ctx):\n        ctx.emit(Alert(1))\n"
+        'class Bad(KeyedProcess[Bid, Alert], Mixin):\n    pass\nbids.key_by("auction").process(Bad())  # here'),
+          ("that of Mixin is hidden by KeyedProcess", "write class Bad(Mixin, KeyedProcess[...])")),
     Wrong("both on_row and on_batch", process(
         "def on_row(self, row, ctx):\n    pass\ndef on_batch(self, frame, ctx):\n    return frame"),
           ("class Bad has both on_row and on_batch", "keep one")),
@@ -281,6 +285,16 @@ BUILT = [
 ]  # fmt: skip
 
 RUN = [
+    Wrong("a moment beyond the calendar, in a function",
+        "from datetime import timedelta\nlater = bids.select('auction', at=col('at') + timedelta(days=3_000_000))\n"
+        "later.map(lambda row: Alert(row.auction), returns=Alert).write(sink)",
+          ("column 'at': +10239-", "within the years 1 to 9999", "filter such rows out")),
+    Wrong("a moment beyond the calendar, collected",
+        "from datetime import timedelta\nbids.select(at=col('at') - timedelta(days=3_000_000)).write(sink)",
+          ("column 'at': -6188-", "within the years 1 to 9999")),
+    Wrong("a moment beyond the calendar, within a struct",
+        "from datetime import timedelta\nbids.select(s=struct(at=col('at') - timedelta(days=3_000_000))).write(sink)",
+          ("a value within 's'", "within the years 1 to 9999")),
     Wrong("a column whose missing values the class does not allow", textwrap.dedent('''
         Path("bids.jsonl").write_text('{"auction": 1, "at": "2026-01-01T00:00:00Z"}\\n')
         p.read(files.Source("bids.jsonl", schema=Bid)).write(sink)
@@ -331,6 +345,9 @@ RIGHT = [
         "    self.last.set(np.float64(1.5))\n    self.count.set(np.int64(2))\n    self.many.add([np.float64(1.5)])\n"
         "    assert type(self.last.get()) is float and type(self.count.get()) is int\n"
         "    ctx.emit(Alert(row.auction))", "keyed.process(Bad()).write(sink)"), ()),
+    Wrong("on_row in a mixin",
+        "class Mixin:\n    def on_row(self, row, ctx):\n        ctx.emit(Alert(row.auction))\n"
+        "class Good(Mixin, KeyedProcess[Bid, Alert]):\n    pass\nkeyed.process(Good()).write(sink)", ()),
     Wrong("columns whose names are no identifiers", textwrap.dedent('''
         names = ("user-id", "@timestamp", "first name", "a.b")
         rows = [dict.fromkeys(names, 1)]

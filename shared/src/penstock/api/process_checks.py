@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from penstock.errors import PipelineError, nearest
@@ -27,6 +27,7 @@ from penstock.process_functions import (
 from penstock.state.declarations import State, declared_states
 
 _BASES = (Process, KeyedProcess, KeyedCoProcess, *BROADCAST)
+_OURS = frozenset(above for base in _BASES for above in base.__mro__)
 _TIMERS = ("event_timer", "processing_timer")
 _TIMERS_OF_BATCHES = tuple(f"{timer}s" for timer in _TIMERS)
 _BROADCAST_WRITES = ("set", "remove", "clear")
@@ -58,8 +59,9 @@ def check_methods(process: AnyProcess, *, event_time: bool) -> None:
             close = [each.removeprefix("did you mean ").rstrip("?") for each in near if "'" in each]
             found = f"; {close[0]} is called by nobody" if close else ""
             instead = "".join(f", and no {each}(self, frame, ctx)" for each in choices if is_per_batch(each))
+            behind = _behind(type(process), [each for each in choices if each not in methods])
             raise PipelineError(
-                f"process: class {name} has no {wanted}(self, row, ctx), which is called per row{instead}{found}"
+                f"process: class {name} has no {wanted}(self, row, ctx), which is called per row{instead}{found}{behind}"
             )
     for method in (*called, "on_timer"):
         if method in methods:
@@ -74,10 +76,34 @@ def check_methods(process: AnyProcess, *, event_time: bool) -> None:
 
 
 def _methods(cls: type) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """The functions of the user's classes, those of derived ones last."""
-    for base in reversed(cls.__mro__):
-        if issubclass(base, _BASES) and base not in _BASES:
-            yield from ((name, value) for name, value in vars(base).items() if inspect.isfunction(value))
+    """The functions of the user's classes, mixins too, that are called; those of derived ones last."""
+    for base in reversed(_users(cls)):
+        for name, value in vars(base).items():
+            if inspect.isfunction(value) and not _is_hidden(cls, name, value):
+                yield name, value
+
+
+def _users(cls: type) -> list[type]:
+    return [base for base in cls.__mro__ if base not in _OURS]
+
+
+def _is_hidden(cls: type, name: str, function: Any) -> bool:
+    """Whether a base of the library stands before the class that has it, with a method of this name."""
+    found = next(base for base in cls.__mro__ if name in vars(base))
+    return found in _OURS and vars(found)[name] is not function
+
+
+def _behind(cls: type, wanted: Sequence[str]) -> str:
+    """What to write where one stands in a class behind that of the library."""
+    for base in _users(cls):
+        for name in wanted:
+            if inspect.isfunction(vars(base).get(name)):
+                kind = next(each.__name__ for each in _BASES if issubclass(cls, each))
+                return (
+                    f"; that of {base.__name__} is hidden by {kind}, which stands before it: write "
+                    f"class {cls.__name__}({base.__name__}, {kind}[...])"
+                )
+    return ""
 
 
 def _check_timers(name: str, methods: dict[str, Callable[..., Any]], *, event_time: bool) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from penstock.arguments import checked
+from penstock.batches import of_calendar
 from penstock.connectors import base
 from penstock.connectors.base import Collected, Guarantee, Prepared, WriteContext
 from penstock.types import Schema
@@ -75,7 +76,8 @@ class Sink(base.Sink):
         """Append the rows of one operator, subtask and checkpoint unless they are there."""
         if key not in self._committed:
             self._committed.add(key)
-            self.collected.rows.extend(frame.to_dicts())
+            with of_calendar(frame.get_columns()):
+                self.collected.rows.extend(frame.to_dicts())
 
     def describe(self) -> Mapping[str, Any]:
         """See `Sink.describe`."""

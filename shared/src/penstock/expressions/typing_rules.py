@@ -141,6 +141,7 @@ def promote(left: DataType, right: DataType) -> DataType | None:
 
 
 def _promote_decimal(left: DataType, right: DataType) -> DataType | None:
+    """With all digits behind the point, as in DuckDB and Spark; a value with more before it than remain of 38 fails."""
     if left in FLOATS or right in FLOATS:
         return FLOAT64
     one, other = as_decimal(left), as_decimal(right)
@@ -148,7 +149,7 @@ def _promote_decimal(left: DataType, right: DataType) -> DataType | None:
         return None
     scale = max(one.scale, other.scale)
     precision = max(one.precision - one.scale, other.precision - other.scale) + scale
-    return DecimalType(precision, scale) if precision <= MOST_DIGITS else None
+    return DecimalType(min(precision, MOST_DIGITS), scale)
 
 
 def as_decimal(kind: DataType) -> DecimalType | None:

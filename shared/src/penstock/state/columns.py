@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from penstock.arguments import plain
+from penstock.batches import of_calendar
 from penstock.decimal_columns import decimals_of, exact_decimals
 from penstock.decimals import checked_units
 from penstock.types import (
@@ -57,9 +58,10 @@ class WrongValueError(ValueError):
 
 def to_python(series: pl.Series, kind: DataType) -> list[Any]:
     """The values of a column of scalars; timestamps are aware datetimes in UTC."""
-    if kind == TIMESTAMP:
-        return _datetimes(series)
-    return series.to_list()
+    if kind not in (TIMESTAMP, DATE):
+        return series.to_list()
+    with of_calendar([series]):
+        return _datetimes(series) if kind == TIMESTAMP else series.to_list()
 
 
 def _datetimes(series: pl.Series) -> list[datetime | None]:
