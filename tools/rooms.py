@@ -36,6 +36,7 @@ EVERYWHERE: Final = frozenset(
         "errors",
         "kafka_clients",
         "map_columns",
+        "names",
         "observability",
         "ports",
         "service",

@@ -55,8 +55,6 @@ def of_calendar(columns: Iterable[pl.Series]) -> Generator[None]:
     Raises:
         UserCodeError: a computed one is not within the years 1 to 9999.
     """
-    import polars as pl
-
     try:
         yield
     except (OverflowError, ValueError) as error:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from penstock.arguments import checked
 from penstock.errors import PipelineError
+from penstock.names import wrong_name
 
 if TYPE_CHECKING:
     import polars as pl
@@ -40,7 +41,7 @@ class OutputTag(Generic[Row]):
     row_type: type[Row] | None = None
 
     def __post_init__(self) -> None:
-        if not self.name or self.name.startswith("__"):
+        if wrong_name(self.name) or self.name.startswith("__"):
             raise PipelineError(f"OutputTag: {self.name!r} is no name; use a word such as 'late'")
 
 

@@ -127,6 +127,18 @@ def test_a_file_outside_its_folder_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "evil.py").exists()
 
 
+@pytest.mark.parametrize(
+    "target", ["/etc/evil.py", "../evil.py:p", "a/../../evil.py", "..\\evil.py", "", ":p", "//evil.py"]
+)
+def test_a_file_to_run_outside_of_the_sources_is_refused_by_whoever_unpacks_them(target: str, tmp_path: Path) -> None:
+    """The dispatcher refuses it, too; what is in the topic of requests has not always come through one."""
+    artifact, data = zipped(("job.py", b"p = 1"))
+    artifact = msgspec.structs.replace(artifact, target=target)
+    with pytest.raises(CorruptDataError, match="the file to be run is outside of the sources"):
+        unpack(artifact, data, tmp_path / "worker")
+    assert not (tmp_path / "worker").exists()
+
+
 def test_missing_requirements_are_named_all_at_once() -> None:
     """Another version is no reason to refuse."""
     check_requirements([f"msgspec=={msgspec.__version__}", "polars==0.0.1"])

@@ -39,6 +39,12 @@ def errors(response: httpx2.Response, status: int) -> str:
     [
         ({"name": ""}, "a name has 1 to 200 characters"),
         ({"name": 7}, "Expected `str`"),
+        ({"name": "../../x"}, "name '../../x' is no name: it has '/'"),
+        ({"name": "x\\y"}, "which separates names"),
+        ({"name": ".."}, "it has dots alone"),
+        ({"name": "x\n[info] granted"}, r"name 'x\n[info] granted' is no name: it has '\n'"),
+        ({"name": "x\x1b[2K"}, r"it has '\x1b', which separates names or cannot be printed"),
+        ({"name": "x\u202ey"}, r"it has '\u202e'"),
         ({"graph": {}}, "it has format None"),
         ({"graph": {"version": 1}}, "missing required field"),
         ({"graph": {"version": 99}}, "submit with the version of Penstock that the cluster runs"),

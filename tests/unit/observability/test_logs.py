@@ -51,6 +51,23 @@ def test_text_lines_are_plain_where_nobody_sees_colours(capsys: pytest.CaptureFi
     assert "\x1b" not in line
 
 
+FORGED = "x\n2026-01-01 [info] granted\x1b[2K\x1b]0;title\x07\u202e\u2028"
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("name", [FORGED, FORGED.replace(" ", "_").replace("\n", "\r")])
+def test_a_name_forges_no_line_and_speaks_to_no_terminal(
+    form: LogFormat, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure_logging(form, "warning")
+    log = structlog.get_logger("test")
+    log.warning("job submitted", name=name)
+    log.warning(name)
+    lines = capsys.readouterr().err
+    assert len(lines.splitlines()) == 2
+    assert lines.replace("\n", "").isprintable()
+
+
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_tracebacks_are_bounded_and_hold_no_values(form: LogFormat, capsys: pytest.CaptureFixture[str]) -> None:
     """Neither variables of frames, nor hundreds of frames, nor a message of megabytes."""

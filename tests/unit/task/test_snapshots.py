@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pytest
+import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -222,6 +223,12 @@ async def test_the_memory_backend_is_for_small_state(monkeypatch):
     blobs = MemoryBlobs()
     await taken(blobs, 1, "memory")
     assert await blobs.list("") == []
+    manifest = await taken(blobs, 1, "memory")
+    size = manifest.subtasks["v0"][0].operators["op"].keyed.size_bytes
+    monkeypatch.setattr(snapshots, "MAX_INLINE_BYTES", size)
+    with structlog.testing.capture_logs() as logs:
+        await taken(blobs, 1, "memory")
+    assert any("nears the limit" in line["event"] and "fs backend" in line["advice"] for line in logs)
     monkeypatch.setattr(snapshots, "MAX_INLINE_BYTES", 10)
     with pytest.raises(UsageError, match="use the fs backend"):
         await taken(blobs, 1, "memory")

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.graph.jobgraph import FORMAT_VERSION, JobGraph, graph_from_json
+from penstock.graph.jobgraph import FORMAT_VERSION, JobGraph, graph_from_json, wrong_names
 from penstock_dispatcher.refusing import RestError
 
 MAX_NAME: Final = 200
@@ -30,6 +30,8 @@ def checked_graph(name: str, value: dict[str, Any], where: str) -> JobGraph:
         graph = graph_from_json(value)
     except (msgspec.ValidationError, TypeError) as error:
         raise RestError(400, f"{where}: {error}") from error
+    if wrong := wrong_names(name, graph):
+        raise RestError(400, f"{where}: {wrong}")
     _check_shape(graph, where)
     return graph
 

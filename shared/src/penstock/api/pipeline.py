@@ -11,6 +11,7 @@ from penstock.arguments import checked
 from penstock.connectors.base import ChangeSource
 from penstock.errors import PipelineError
 from penstock.graph.logical import LogicalPlan, Mode, Node, Operation, Read
+from penstock.names import wrong_name
 from penstock.protocol.keygroups import DEFAULT_MAX_PARALLELISM, LARGEST_MAX_PARALLELISM
 from penstock.times import Duration, duration_us
 from penstock.types import Schema, row_class
@@ -38,8 +39,8 @@ class DeclaredPipeline:
         state_ttl: Duration | None = None,
         engine: Literal["embedded", "spark"] | None = None,
     ) -> None:
-        if not name or not all(character.isalnum() or character in "-_." for character in name):
-            raise PipelineError(f"Pipeline: {name!r} is no name; use letters, digits, '-', '_' and '.'")
+        if wrong_name(name) or not all(character.isalnum() or character in "-_." for character in name):
+            raise PipelineError(f"Pipeline: {name!r} is no name; use letters, digits, '-', '_' and '.', not dots alone")
         self.name = name
         self.engine = engine
         if not 1 <= max_parallelism <= LARGEST_MAX_PARALLELISM:

@@ -51,6 +51,7 @@ from penstock.graph.logical import (
     Write,
     ancestors,
 )
+from penstock.names import wrong_name
 from penstock.observability.user_frames import place_of
 from penstock.process_functions import (
     BroadcastProcess,
@@ -207,8 +208,8 @@ class StreamBase(Verbs):
         Example:
             >>> totals = bids.key_by("auction").agg(bids=count()).uid("totals")
         """
-        if not uid or "/" in uid:
-            raise PipelineError(f"uid: {uid!r} is no name; use a short word without '/'")
+        if reason := wrong_name(uid):
+            raise PipelineError(f"uid: {uid!r} is no name: {reason}; use a short word without '/'")
         own = self._operator("uid")
         for node in self._pipeline.plan:
             if node.uid == uid and node is not own:

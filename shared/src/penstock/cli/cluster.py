@@ -18,6 +18,7 @@ from penstock.client import ClusterClient
 from penstock.client.client import client_of
 from penstock.client.documents import JobSummary
 from penstock.client.run_documents import RunSummary
+from penstock.names import shown
 from penstock.settings import load_settings
 from penstock.times import duration_us, format_duration
 
@@ -107,7 +108,7 @@ def listed_row(
 ) -> tuple[str, ...]:
     """The cells of a job or a run under `LISTED`."""
     times = moment(one.submitted_us), lasted(one.submitted_us, one.ended_us)
-    return short, one.name, engine, state, str(parallelism or ""), *times
+    return short, shown(one.name), engine, state, str(parallelism or ""), *times
 
 
 def submitted_line(one: JobSummary | RunSummary) -> str:

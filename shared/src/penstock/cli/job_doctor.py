@@ -10,6 +10,7 @@ from penstock.cli.cluster import ClusterOptions, print_json, with_cluster
 from penstock.cli.diagnosis import JobFacts, JobFinding, diagnose
 from penstock.client import ClusterClient
 from penstock.errors import UsageError
+from penstock.names import shown
 
 _INDENT = " " * 8
 
@@ -23,7 +24,7 @@ def examine_job(options: ClusterOptions, job: str) -> int:
     if options.json:
         print_json({"ok": well, "job": summary.job, "name": summary.name, "state": summary.state, "checks": found})
     else:
-        print(f"{summary.name} ({summary.job}): {summary.state.lower()}")
+        print(f"{shown(summary.name)} ({summary.job}): {summary.state.lower()}")
         print("\n".join(line for finding in found for line in finding_lines(finding)))
     return 0 if well else 1
 

@@ -16,6 +16,7 @@ from penstock.cli.following import Follower
 from penstock.client.documents import ENDED, JobDetail
 from penstock.coordination.job_progress import CheckpointProgress, JobProgress
 from penstock.graph.jobgraph import graph_from_json
+from penstock.names import shown
 from penstock.protocol.messages import SubtaskId, TaskStatus
 
 
@@ -92,7 +93,7 @@ class JobFollower(Follower[JobDetail]):
             self.say(f"failed, and starts again from the newest checkpoint: {failure}")
         self._failures = len(detail.failures)
         if job.state != self._state and job.state not in ENDED:
-            self.say(f"{job.name}: {job.state.lower()}")
+            self.say(f"{shown(job.name)}: {job.state.lower()}")
         self._state = job.state
 
     def outcome(self, detail: JobDetail) -> None:
@@ -101,7 +102,9 @@ class JobFollower(Follower[JobDetail]):
         if job.live and job.state == "FINISHED":
             seconds = time.monotonic() - self._started_s
             self.say(*summary_lines(graph_from_json(detail.graph), progress_of(detail), seconds))
-        self.say(f"{job.name}: {job.state.lower()}" + (f": {job.reason}" if job.reason else ""))
+        self.say(
+            f"{shown(job.name)}: {job.state.lower()}" + (f": {shown(job.reason, lines=True)}" if job.reason else "")
+        )
 
     def _goes_on(self) -> str:
         short = self.followed[:8]

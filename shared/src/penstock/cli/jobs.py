@@ -29,6 +29,7 @@ from penstock.client import ClusterClient
 from penstock.client.documents import ENDED, JobDetail, JobList
 from penstock.client.run_documents import RUN_ENDED, RunList
 from penstock.graph.jobgraph import graph_from_json
+from penstock.names import shown
 from penstock.observability.metrics import prometheus_text, samples
 
 BETWEEN_LOOKS_S = 1.5
@@ -71,7 +72,7 @@ def jobs_command(command: ListJobs) -> int:
     print_table(LISTED, [*rows, *map(run_row, shown_runs)], right=("parallelism", "lasted"))
     for job in jobs:
         if job.reason and job.state not in ENDED:
-            print(f"{job.job[:8]}: {job.reason}")
+            print(f"{job.job[:8]}: {shown(job.reason, lines=True)}")
     return 0
 
 
@@ -105,8 +106,8 @@ def status_lines(detail: JobDetail, now_us: int) -> list[str]:
     """What there is to say about a job as a whole."""
     job = detail.summary
     lines = [
-        f"{job.name} ({job.job})",
-        f"state        {state_text(job)}" + (f": {job.reason}" if job.reason else ""),
+        f"{shown(job.name)} ({job.job})",
+        f"state        {state_text(job)}" + (f": {shown(job.reason, lines=True)}" if job.reason else ""),
         f"parallelism  {job.parallelism}",
         submitted_line(job),
         f"started      {_times(detail.attempts)}"

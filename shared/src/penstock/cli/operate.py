@@ -13,6 +13,7 @@ from penstock.client.cluster import answered
 from penstock.client.documents import ENDED, RequestState
 from penstock.client.run_documents import RUN_ENDED, RunSummary
 from penstock.errors import ExternalError, PenstockError, UsageError
+from penstock.names import shown
 from penstock.settings import load_settings
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ async def _stop_all(cluster: ClusterClient, command: StopJobs) -> int:
     listed = await cluster.jobs()
     if listed.missing:
         raise ExternalError(f"nothing was stopped: not all jobs are known: {listed.missing}")
-    names = {job.job: f"{job.job[:8]} {job.name}" for job in listed.jobs if job.state not in ENDED}
+    names = {job.job: f"{job.job[:8]} {shown(job.name)}" for job in listed.jobs if job.state not in ENDED}
     in_steps = await _in_steps(cluster)
     if not command.json:
         every = [*names.values(), *in_steps]

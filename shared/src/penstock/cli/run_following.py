@@ -12,6 +12,7 @@ from penstock.cli.display import run_row_lines
 from penstock.cli.following import Follower
 from penstock.client.run_documents import RUN_ENDED, RunDetail, RunProgress, RunSummary
 from penstock.graph.jobgraph import graph_from_json
+from penstock.names import shown
 
 
 def run_state_text(run: RunSummary) -> str:
@@ -75,7 +76,7 @@ class RunFollower(Follower[RunDetail]):
             self._lost = run.attempts
         state = run_state_text(run)
         if state != self._state:
-            self.say(f"{run.name}: {state}")
+            self.say(f"{shown(run.name)}: {state}")
             self._state = state
         progress = run.progress
         if progress is None:
@@ -84,7 +85,7 @@ class RunFollower(Follower[RunDetail]):
             self.say(f"Spark UI: {progress.ui}")
             self._ui = progress.ui
         if progress.at != self._at and not self.console.is_terminal:
-            self.say(f"{run.name}: {progress.at}")
+            self.say(f"{shown(run.name)}: {progress.at}")
         self._at = progress.at
 
     def outcome(self, detail: RunDetail) -> None:
@@ -95,7 +96,9 @@ class RunFollower(Follower[RunDetail]):
                 self.say(f"run {run.run} was computed by an earlier attempt; this one only made its results visible")
             self.say(*counted_lines(detail))
         if run.state != "FAILED":
-            self.say(f"{run.name}: {run.state.lower()}" + (f", {run.reason}" if run.reason else ""))
+            self.say(
+                f"{shown(run.name)}: {run.state.lower()}" + (f", {shown(run.reason, lines=True)}" if run.reason else "")
+            )
 
     def _goes_on(self) -> str:
         return f"look with penstock status {self.followed}, end it with penstock cancel {self.followed}"

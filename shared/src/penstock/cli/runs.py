@@ -10,6 +10,7 @@ from penstock.client import ClusterClient
 from penstock.client.cluster import not_done, until_ended
 from penstock.client.run_documents import RUN_ENDED, RunDetail, RunSummary
 from penstock.errors import UsageError
+from penstock.names import shown
 
 _SHORT: Final = 32
 """Ids up to this length are shown whole: people chose most of them."""
@@ -37,7 +38,7 @@ def run_status_lines(detail: RunDetail) -> list[str]:
     run, progress = detail.summary, detail.summary.progress
     because = f": {run.reason}" if run.reason else ""
     lines = [
-        f"{run.name} ({run.run})",
+        f"{shown(run.name)} ({run.run})",
         "engine       spark",
         f"state        {run_state_text(run)}" + (because if run.state in RUN_ENDED else ""),
         submitted_line(run),

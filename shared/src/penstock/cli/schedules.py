@@ -9,6 +9,7 @@ from typing import Final
 from penstock.cli.cluster import ClusterOptions, moment, print_json, print_table, with_cluster
 from penstock.client import ClusterClient
 from penstock.client.schedule_documents import DueRun, ScheduleDetail, ScheduleSummary
+from penstock.names import shown
 from penstock.times import format_duration
 
 COLUMNS: Final = ("schedule", "pipeline", "cron", "timezone", "state", "next", "due", "behind", "last")
@@ -90,7 +91,8 @@ def schedule_row(one: ScheduleSummary) -> tuple[str, ...]:
     due = moment(one.next.end_us) if one.next is not None else ""
     last = f"{one.last.run} {one.last.state.lower()}" if one.last is not None else ""
     return (
-        one.name, one.pipeline, one.cron, one.timezone, state_text(one), next_run, due, str(one.behind or ""), last,
+        one.name, shown(one.pipeline), one.cron, one.timezone, state_text(one), next_run, due, str(one.behind or ""),
+        last,
     )  # fmt: skip
 
 
@@ -116,7 +118,7 @@ def schedule_lines(detail: ScheduleDetail) -> list[str]:
     one = detail.summary
     then = "the schedule stops" if detail.on_failure == "stop" else "the next period follows"
     lines = [
-        f"{one.name} (pipeline {one.pipeline})",
+        f"{one.name} (pipeline {shown(one.pipeline)})",
         f"state        {state_text(one)}" + (f": {one.reason}" if one.reason else ""),
         f"cron         {one.cron} in {one.timezone}",
         f"from, to     {detail.start or 'when it was added'}, {detail.end or 'for ever'}",

@@ -150,8 +150,10 @@ def unpack(artifact: Artifact, data: bytes, folder: Path) -> Path:
     """Write the files below `folder`; returns the folder they are in.
 
     Raises:
-        CorruptDataError: the object is not what was stored.
+        CorruptDataError: the object is not what was stored, or the file to be run is none of it.
     """
+    if problem := _target_problem(artifact.target):
+        raise CorruptDataError(f"{artifact.key}: {problem}")
     if hashlib.sha256(data).hexdigest() != artifact.sha256:
         raise CorruptDataError(f"{artifact.key}: not what was stored (checksum)")
     place = folder / artifact.sha256[:16]
@@ -164,6 +166,15 @@ def unpack(artifact: Artifact, data: bytes, folder: Path) -> Path:
     except (zipfile.BadZipFile, NotImplementedError, zlib.error, EOFError) as error:
         raise CorruptDataError(f"{artifact.key}: this is no zip that can be unpacked: {error}") from error
     return place
+
+
+def _target_problem(target: str) -> str:
+    """Why the file that is to be run is none of the sources: whoever writes to the topic of requests may name any."""
+    file = target.partition(":")[0]
+    path = PurePosixPath(file)
+    if not file or path.is_absolute() or "\\" in file or ".." in path.parts:
+        return f"the file to be run is outside of the sources: {target!a}"
+    return ""
 
 
 def problem_of(archive: zipfile.ZipFile) -> str:

@@ -51,6 +51,7 @@ from penstock.graph.logical import (
     Write,
     ancestors,
 )
+from penstock.names import wrong_name
 from penstock.process_functions import describe_states
 from penstock.types import schema_to_json
 
@@ -198,6 +199,15 @@ def published_by_splits(graph: Mapping[str, Any]) -> frozenset[str]:
 def graph_from_json(value: Any) -> JobGraph:
     """The inverse of `JobGraph.to_json`."""
     return msgspec.convert(value, JobGraph)
+
+
+def wrong_names(name: str, graph: JobGraph) -> str:
+    """Which name of a job, its vertices or operators is none, and why; empty if all are some."""
+    names = [("name", name), ("graph name", graph.name)]
+    for vertex in graph.vertices:
+        names += [("vertex", vertex.id), *(("operator", operator.id) for operator in vertex.operators)]
+    found = next(((what, each, why) for what, each in names if (why := wrong_name(each))), None)
+    return "" if found is None else f"{found[0]} {found[1]!a} is no name: {found[2]}"
 
 
 def build_job_graph(

@@ -15,6 +15,8 @@ from typing import Any, Final, Literal, TextIO, cast
 
 import structlog
 
+from penstock.names import shown
+
 LogFormat = Literal["text", "json"]
 
 LIBRARY_WINDOW_S: Final = 10.0
@@ -40,6 +42,7 @@ def configure_logging(form: LogFormat, level: str) -> None:
         )
         shared.append(structlog.processors.ExceptionRenderer(places))
     else:
+        shared.append(_harmless)
         renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=_write_traceback)
     structlog.configure(
         processors=[*shared, _bounded, renderer],
@@ -95,6 +98,14 @@ class _Window:
         left_out = max(0, self.said - 1 - LIBRARY_LINES)
         self.since_s, self.said = now_s, 1
         return {"left_out": left_out} if left_out else {}
+
+
+def _harmless(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Nothing that users or others have named makes a line of its own, or speaks to the terminal."""
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = shown(value, lines=name != "event")  # of fields the renderer escapes these
+    return event
 
 
 def _bounded(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

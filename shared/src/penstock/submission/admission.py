@@ -8,7 +8,7 @@ from penstock.coordination.job_catalog import JobCatalog
 from penstock.coordination.job_store import JobReader
 from penstock.errors import CorruptDataError, IncompatibleStateError
 from penstock.graph.describe import check_signature
-from penstock.graph.jobgraph import FORMAT_VERSION, JobGraph, graph_from_json, published_by_splits
+from penstock.graph.jobgraph import FORMAT_VERSION, JobGraph, graph_from_json, published_by_splits, wrong_names
 from penstock.ports import Blobs, Clock
 from penstock.protocol.manifests import Manifest, covers_rows
 from penstock.protocol.messages import Restore
@@ -25,6 +25,8 @@ async def refusal(request: SubmitJob, blobs: Blobs) -> str:
         )
     try:
         graph = graph_from_json(request.graph)
+        if wrong := wrong_names(request.name, graph):
+            return wrong
         if request.restored_from is not None:
             manifest = await JobReader(blobs).manifest(request.restored_from)
             check_compatible(graph, manifest, allow_non_restored=request.allow_non_restored)

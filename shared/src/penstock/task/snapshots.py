@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import structlog
 
 from penstock.errors import CorruptDataError, ExternalError, UsageError
 from penstock.ports import BlobNotFoundError, Blobs
@@ -39,6 +40,8 @@ from penstock.task.snapshot_objects import (
     object_key,
     objects_of,
 )
+
+_log: Final = structlog.get_logger(__name__)
 
 MAX_INLINE_BYTES: Final = 5 << 20
 """As Flink's JobManagerCheckpointStorage."""
@@ -153,7 +156,7 @@ async def _upload_keyed(segments: Segments, key: str, blobs: Blobs, backend: Sta
         handle, more = await _upload_next(objects, object_key(key, len(handles)), blobs, backend)
         handles += [handle] if handle is not None else []
         if backend == "memory":
-            _check_inline(sum(handle.size_bytes for handle in handles))
+            _check_inline(sum(handle.size_bytes for handle in handles), key)
     return handles
 
 
@@ -170,12 +173,18 @@ async def _upload_next(
     return handle, not found.last
 
 
-def _check_inline(size_bytes: int) -> None:
+def _check_inline(size_bytes: int, key: str) -> None:
+    """Refuse what is too large, and say before it is, while a savepoint can still be taken."""
     if size_bytes > MAX_INLINE_BYTES:
         raise UsageError(
-            f"the snapshot of an operator has {size_bytes:,} bytes; the memory state backend keeps it with the "
+            f"the snapshot of an operator has {size_bytes:,} bytes ({key}); the memory state backend keeps it with the "
             f"coordinator's metadata and takes at most {MAX_INLINE_BYTES:,}: use the fs backend"
         )
+    if size_bytes > MAX_INLINE_BYTES // 2:
+        _log.warning(
+            "state nears the limit of the memory backend", snapshot=key, bytes=size_bytes, limit=MAX_INLINE_BYTES,
+            advice="stop the job with a savepoint, and go on from it with the fs backend",
+        )  # fmt: skip
 
 
 def size_beside(beside: BesideKeys) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from penstock.connectors.change_rows import RECORD, ImagesOfRows, bad_lines
-from penstock.connectors.kafka.change_source import BINARY_KEYS, holds_decimals
+from penstock.connectors.kafka.change_forms import BINARY_KEYS, KeyFormat, holds_decimals
 from penstock.connectors.kafka.debezium_decimals import DebeziumDecimals
 from penstock.connectors.kafka.decoding import JsonValues, Records, ValueDecoder, value_decoder
 from penstock.connectors.keyed_rows import RETRACTED
@@ -20,7 +20,7 @@ from penstock.formats.decoding import BadLine, Decoded
 from penstock.types import BINARY, BOOLEAN, NUMERIC, STRING, DecimalType, Field, Schema
 
 if TYPE_CHECKING:
-    from penstock.connectors.kafka.change_source import ChangeSource, KeyFormat
+    from penstock.connectors.kafka.change_source import ChangeSource
 
 _SHOWN_BYTES: Final = 40
 

@@ -10,37 +10,30 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import tzinfo
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Policy, T
 from penstock.connectors.change_rows import check_keys, with_changes
 from penstock.connectors.declaring import declare
+from penstock.connectors.kafka.change_forms import (
+    BINARY_KEYS,
+    ChangeFormat,
+    DecimalMode,
+    KeyFormat,
+    holds_decimals,
+)
 from penstock.connectors.kafka.source import Offsets, Source
 from penstock.errors import PipelineError
 from penstock.formats.avro import avro_schema
 from penstock.settings import KafkaSettings
-from penstock.types import FLOAT32, FLOAT64, INT16, INT32, INT64, DataType, DecimalType, Schema, StructType, parts_of
+from penstock.types import Schema, StructType
 
 if TYPE_CHECKING:
     from penstock.connectors.kafka.decoding import RecordDecoder
 
-ChangeFormat = Literal["json", "csv", "avro", "raw", "debezium"]
-KeyFormat = Literal["plain", "json", "binary"]
-DecimalMode = Literal["precise", "string"]
-
-BINARY_KEYS: Final[Mapping[DataType, str]] = {
-    INT16: ">i2", INT32: ">i4", INT64: ">i8", FLOAT32: ">f4", FLOAT64: ">f8",
-}  # fmt: skip
-"""How Java's serializers write numbers."""
-
 _WHAT: Final = "kafka.ChangeSource"
-
-
-def holds_decimals(schema: Schema) -> bool:
-    """Whether any column has some, within lists and structs too."""
-    return any(isinstance(part, DecimalType) for field in schema for part in parts_of(field.type))
 
 
 class ChangeSource(Source[T], base.ChangeSource[T]):

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from penstock.connectors.kafka.change_source import DecimalMode, holds_decimals
+from penstock.connectors.kafka.change_forms import DecimalMode, holds_decimals
 from penstock.types import DataType, DecimalType, Field, ListType, MapType, Schema, StructType
 
 _DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
