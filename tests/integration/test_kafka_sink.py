@@ -10,6 +10,7 @@ import time
 import uuid
 from collections import Counter
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import aiokafka
@@ -23,17 +24,18 @@ from penstock.adapters.system_clock import SystemClock
 from penstock.connectors import kafka
 from penstock.connectors.base import ProducerFencedError, PublishContext, PublishedMark, WriteContext
 from penstock.connectors.kafka import default_cluster
+from penstock.connectors.kafka.limits import TopicLimits
 from penstock.connectors.kafka.marks import delete_marks, marks_of_job
 from penstock.connectors.kafka.topics import TopicAdmin
 from penstock.connectors.kafka.transactions import Filling
-from penstock.errors import ExternalError, PipelineError
+from penstock.errors import ExternalError, PipelineError, RefusedRowError
 from penstock.graph.jobgraph import build_job_graph
 from penstock.protocol.manifests import Interval
 from penstock.protocol.publishing import Mark, PublisherPhase
 from penstock.settings import KafkaSettings
 from penstock.task.publish_loop import encode_mark
 from penstock.task.transaction_loop import PublishingError
-from penstock.types import INT64, STRING, Field, Schema
+from penstock.types import INT64, STRING, TIMESTAMP, Field, Schema
 
 pytestmark = pytest.mark.timeout(180)
 SECOND = "b" * 32
@@ -374,6 +376,88 @@ async def test_batches_are_no_larger_than_the_topic_takes(settings, delivery):
     TopicAdmin(settings, "test").create(target.topic, 1, {"max.message.bytes": "20000"})
     await WAYS[delivery](target, pl.DataFrame({"id": range(30), "name": ["x" * 15_000] * 30}))
     assert len(await target.records()) == 30
+
+
+REFUSED = Schema((Field("id", INT64), Field("name", STRING, True), Field("at", TIMESTAMP)))
+
+
+def rows_that_are_refused(count: int = 3_000):
+    """Every thousandth is two hours ahead, the fifth has no key; in several batches of several partitions."""
+    import polars as pl
+
+    now, ahead = datetime.now(UTC), timedelta(hours=2)
+    return pl.DataFrame(
+        {
+            "id": range(count),
+            "name": [None if n == 5 else f"{n % 7}-{'x' * 400}" for n in range(count)],
+            "at": [now + ahead * (n % 1_000 == 17) for n in range(count)],
+        },
+        schema=REFUSED.polars(),
+    )
+
+
+@pytest.mark.parametrize("bad_rows", ["skip", "dead_letter", "fail"])
+async def test_what_the_topic_refuses_all_the_same_goes_by_the_policy(settings, bad_rows):
+    """As if the topic had been changed behind the encoder: its neighbours are committed, once, or the record is named."""
+    admin, letters = TopicAdmin(settings, "test"), Target(settings, partitions=1)
+    admin.create(letters.topic, 1)
+    dead = {"dead_letters": letters.topic} if bad_rows == "dead_letter" else {}
+    target = Target(settings, key="name", timestamp="at", bad_rows=bad_rows, **dead)
+    admin.create(target.topic, 3, {"cleanup.policy": "compact", "message.timestamp.after.max.ms": "3600000"})
+    encoded = target.sink._encoder(REFUSED, TopicLimits(), 1 << 20).encode(rows_that_are_refused())
+    if bad_rows != "fail":  # as it is, the encoder finds all of them
+        assert (await target.sink.encoder(REFUSED, "out")).encode(rows_that_are_refused()).skipped == 4
+    publisher = target.publisher()
+    await publisher.open()
+    await publisher.init_producer()
+    if bad_rows == "fail":
+        with pytest.raises(RefusedRowError, match=r"INVALID_(TIMESTAMP|RECORD).*\(4 such records\)"):
+            await publisher.commit([encoded.frame], PublishedMark(1, "{}"))
+        await publisher.init_producer()
+        await publisher.close()
+        assert await target.records() == []
+        return
+    with pytest.raises(ExternalError, match="4 records are refused; again without them"):
+        await publisher.commit([encoded.frame], PublishedMark(1, "{}"))
+    await publisher.init_producer()
+    assert await publisher.commit([encoded.frame], PublishedMark(1, "{}")) == 4
+    await publisher.close()
+    bad = [5, 17, 1_017, 2_017]
+    found = sorted(json.loads(record.value)["id"] for record in await target.records())
+    assert found == [n for n in range(3_000) if n not in bad]
+    dead_ones = {json.loads(r.value)["id"]: dict(r.headers)["penstock-error"].decode() for r in await letters.records()}
+    assert sorted(dead_ones) == (bad if dead else [])
+    assert not dead or "INVALID_TIMESTAMP: Timestamp" in dead_ones[17]
+    assert not dead or "Compacted topic cannot accept message without key" in dead_ones[5]
+
+
+async def test_the_at_least_once_writer_does_not_wait_for_what_is_refused(settings):
+    """It says so within seconds, and names the record."""
+    target = Target(settings, key="name", timestamp="at", delivery="at-least-once", bad_rows="skip")
+    TopicAdmin(settings, "test").create(target.topic, 1, {"message.timestamp.after.max.ms": "3600000"})
+    writer = await asyncio.to_thread(target.sink.open, REFUSED, WriteContext("out", 0, FIRST, 1, lambda: 0))
+    writer._encoder = target.sink._encoder(REFUSED, TopicLimits(), 0)
+
+    def write() -> None:
+        writer.write(rows_that_are_refused(20))
+        persist = writer.prepare(1).persist
+        assert persist is not None
+        persist()
+
+    with pytest.raises(RefusedRowError, match=r"refuses a record \(.*INVALID_TIMESTAMP"):
+        await asyncio.wait_for(asyncio.to_thread(write), 20)
+    writer.close()
+
+
+async def test_a_compacted_topic_needs_a_key(settings):
+    """Found out before anything runs; of dead letters, too."""
+    target = Target(settings)
+    TopicAdmin(settings, "test").create(target.topic, 1, {"cleanup.policy": "compact"})
+    with pytest.raises(PipelineError, match=r"is compacted .* name the columns of the key"):
+        await asyncio.to_thread(target.sink.begin)
+    other = Target(settings, bad_rows="dead_letter", dead_letters=target.topic)
+    with pytest.raises(PipelineError, match="dead letters have not"):
+        await asyncio.to_thread(other.sink.begin)
 
 
 async def test_dead_letters_of_a_transaction_that_is_not_committed_are_not_seen(settings):

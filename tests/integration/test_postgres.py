@@ -32,7 +32,7 @@ from penstock.adapters.system_clock import SystemClock
 from penstock.connectors import iterables, postgres
 from penstock.connectors.base import PublishedMark
 from penstock.connectors.postgres.writing import takes
-from penstock.errors import BadRecordError, ExternalError, PenstockError
+from penstock.errors import BadRecordError, ExternalError, RefusedRowError
 from penstock.protocol.manifests import Interval
 from penstock.task.transaction_loop import PublishingError
 from penstock.types import DURATION, FLOAT32, FLOAT64, INT64, STRING, TIME, TIMESTAMP, UINT64, ListType, schema_of
@@ -455,12 +455,27 @@ def test_rows_that_cannot_be_written(server: PostgresServer, row: Any, key: str 
     assert (number, value) == (2, ["\\u0000"] if isinstance(row, dict) else "\\u0000")
 
 
-def test_a_constraint_fails_the_job(server: PostgresServer) -> None:
-    """With what Postgres says; nothing of the transaction is there."""
-    table = Table(server, "id int8, shop text, amount int8 check (amount < 10)")
-    with pytest.raises(PenstockError, match=r"violates check constraint.*23514"):
-        written(table, sales(), Sale)
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize(
+    ("columns", "key", "said"),
+    [
+        ("id int8, shop text, amount int8 check (amount <> 13)", None, r"violates check constraint.*23514"),
+        ("id int8 primary key, shop text, amount int8 check (amount <> 13)", "id", r"violates check constraint.*23514"),
+        ("id int8 check (id <> 13), shop varchar(5), amount int8", None, r"violates check|value too long.*22001"),
+        ("id int8, shop text, amount int8 unique deferrable initially deferred", None, r"violates unique.*23505"),
+    ],
+)
+def test_rows_that_postgres_refuses(server: PostgresServer, columns: str, key: Any, said: str, delivery: Any) -> None:
+    """The job fails at once with what Postgres says, and nothing of the transaction is there; or they are left out."""
+    rows = [Sale(n, "shop", n) for n in range(40)] + [Sale(13, "a long name", 13), Sale(41, "s", 1)]
+    table = Table(server, columns)
+    with pytest.raises(RefusedRowError, match=said):
+        written(table, rows, Sale, key=key, delivery=delivery)
     assert table.do("select * from {}") == []
+    written(table, rows, Sale, key=key, delivery=delivery, bad_rows="skip")
+    found = sorted(number for (number,) in table.do("select id from {}"))
+    expected = list(range(41)) if "unique" in columns else [n for n in (*range(40), 41) if n != 13]
+    assert found == [n for n in expected if n != 40]
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from penstock.connectors import iterables, redis
 from penstock.connectors.base import PublishContext, PublishedMark
 from penstock.connectors.redis.places import RedisPlace
 from penstock.connectors.redis.publishing import RedisPublisher
-from penstock.errors import BadRecordError, ExternalError, PenstockError
+from penstock.errors import BadRecordError, ExternalError, PenstockError, RefusedRowError
 from penstock.settings import Secret
 
 pytestmark = pytest.mark.timeout(120)
@@ -161,10 +161,14 @@ def test_another_kind_of_value_is_there(keys: Keys, delivery: Any) -> None:
     said = (
         rf"redis hashes {keys.prefix}:.id. at redis://.*{keys.prefix}:7 is there, and is a string; nothing was written"
     )
-    with pytest.raises(PenstockError, match=said) as caught:
+    with pytest.raises(RefusedRowError, match=said) as caught:
         write(keys.sink(delivery=delivery), sales(10), Sale)
     assert keys.client.exists(*(f"{keys.prefix}:{n}" for n in range(7))) == 0
     assert keys.url.reveal().split("@")[0].split(":")[-1] not in str(caught.value)
+    keys.client.rpush(f"{keys.prefix}:3", "list")
+    write(keys.sink(delivery=delivery, bad_rows="skip"), sales(10), Sale)
+    there = [n for n in range(10) if keys.client.type(f"{keys.prefix}:{n}") == b"hash"]
+    assert there == [0, 1, 2, 4, 5, 6, 8, 9]
     keys.client.set(keys.prefix, "text")
     with pytest.raises(PenstockError, match=rf"redis stream {keys.prefix} .*{keys.prefix} is there, and is a string"):
         write(keys.stream_sink(delivery=delivery), sales(10), Sale)

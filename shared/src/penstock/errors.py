@@ -51,6 +51,14 @@ class BadRecordError(PenstockError):
     domain = "user"
 
 
+class RefusedRowError(BadRecordError):
+    """A destination refuses a row although it could be encoded, and would again; the policy for bad rows is `fail`.
+
+    Unlike an outage it is not waited for. The rows of a complete checkpoint stay unpublished until the destination takes
+    the row or the policy leaves it out, so other attempts may follow; a job that is to end does not wait for that.
+    """
+
+
 class IncompatibleStateError(PenstockError):
     """A snapshot does not fit the pipeline it should be restored into."""
 

@@ -35,6 +35,7 @@ from penstock import (
 )
 from penstock.connectors import collecting, files, iterables
 from penstock.connectors.kafka.encoding import KafkaEncoder, RecordShape
+from penstock.connectors.kafka.limits import TopicLimits
 from penstock.decimals import of_units, rounded_units, units_of
 from penstock.errors import UserCodeError
 from penstock.formats.avro import avro_schema, encode_avro
@@ -290,13 +291,13 @@ def test_files_hold_decimals(form: Any, tmp_path) -> None:
 
 def test_kafka_records() -> None:
     """Values are JSON, keys the text of the number."""
-    encoder = KafkaEncoder("kafka", FLAT, RecordShape("json", key=("price",)), 10**6, "fail")
+    encoder = KafkaEncoder("kafka", FLAT, RecordShape("json", key=("price",)), TopicLimits(10**6), "fail")
     records = encoder.encode(FRAME.select(FLAT.names)).frame
     assert records["key"].to_list() == [b"0.10", b"-1.10", b"9999999999.99"]
     assert records["value"][1] == b'{"price":-1.10,"note":"\\"decimal:1:","large":null}'
-    nested = KafkaEncoder("kafka", SCHEMA, RecordShape("json", key=("part", "price")), 10**6, "fail")
+    nested = KafkaEncoder("kafka", SCHEMA, RecordShape("json", key=("part", "price")), TopicLimits(10**6), "fail")
     assert nested.encode(FRAME).frame["key"][0] == b'{"part":{"tax":0.1900},"price":0.10}'
-    alone = KafkaEncoder("kafka", SCHEMA, RecordShape("json", key=("parts",)), 10**6, "fail")
+    alone = KafkaEncoder("kafka", SCHEMA, RecordShape("json", key=("parts",)), TopicLimits(10**6), "fail")
     assert alone.encode(FRAME).frame["key"][0] == b"[1.00,2.50]"
 
 

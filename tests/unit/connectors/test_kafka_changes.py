@@ -20,6 +20,7 @@ from penstock import DecimalType, Pipeline, col, count, lit
 from penstock.connectors import files, iterables, kafka
 from penstock.connectors.kafka.decoding import Records
 from penstock.connectors.kafka.encoding import KafkaEncoder
+from penstock.connectors.kafka.limits import TopicLimits
 from penstock.errors import PipelineError
 from penstock.graph.logical import KeyBy, Materialize, Read, ToChanges
 from penstock.testing import run_pipeline
@@ -235,7 +236,7 @@ def encoded(sink: kafka.Sink, cls: type[Any], *rows: Any) -> list[tuple[bytes | 
     schema = schema_of(cls)
     frame = pl.DataFrame([[getattr(row, name) for name in schema.names] for row in rows], schema=schema.polars(),
                          orient="row")  # fmt: skip
-    found = KafkaEncoder("t", schema, sink.shape, 1_000_000, "fail").encode(frame).frame
+    found = KafkaEncoder("t", schema, sink.shape, TopicLimits(1_000_000), "fail").encode(frame).frame
     return list(zip(found["key"], found["value"], strict=True))
 
 
@@ -477,7 +478,7 @@ CHANGES = Schema((*schema_of(Account), Field("retracted", BOOLEAN)))
 def events(sink: kafka.Sink, *rows: tuple[str, float, str | None, bool]) -> list[tuple[Any, Any]]:
     """Key and value of the records."""
     frame = pl.DataFrame(rows, schema=CHANGES.polars(), orient="row")
-    encoder = KafkaEncoder("t", CHANGES, sink.of_changes().shape, 1_000_000, "fail")
+    encoder = KafkaEncoder("t", CHANGES, sink.of_changes().shape, TopicLimits(1_000_000), "fail")
     found = encoder.encode(frame).frame
     assert found.schema == sink.of_changes().encoded_schema(CHANGES).polars()
     return [(json.loads(key), json.loads(value)) for key, value in zip(found["key"], found["value"], strict=True)]
@@ -544,5 +545,5 @@ def test_facts_and_updates_as_events():
         kafka.Sink("t", key="account", delivery="upsert", format="debezium")
     frame = pl.DataFrame([("a", 1.0, None)], schema=schema_of(Account).polars(), orient="row")
     shape = kafka.Sink("t", format="debezium").shape
-    found = KafkaEncoder("t", schema_of(Account), shape, 1_000, "fail").encode(frame).frame
+    found = KafkaEncoder("t", schema_of(Account), shape, TopicLimits(1_000), "fail").encode(frame).frame
     assert found["value"].to_list() == [b'{"before":null,"after":{"account":"a","balance":1.0,"note":null},"op":"c"}']

@@ -19,6 +19,7 @@ from penstock import Pipeline
 from penstock.connectors import iterables, kafka
 from penstock.connectors.kafka import encoding as kafka_encoding
 from penstock.connectors.kafka.encoding import KafkaEncoder, RecordShape, encoded_schema
+from penstock.connectors.kafka.limits import TopicLimits
 from penstock.connectors.kafka.marks import marks_of
 from penstock.connectors.kafka.partitioning import key_hashes
 from penstock.errors import BadRecordError, PipelineError
@@ -59,7 +60,7 @@ def frame(**columns) -> pl.DataFrame:
 
 
 def encoder(shape: RecordShape, *, schema: Schema = ROWS, limit: int = 1_000_000, bad_rows="fail") -> KafkaEncoder:
-    return KafkaEncoder("kafka topic 't'", schema, shape, limit, bad_rows)
+    return KafkaEncoder("kafka topic 't'", schema, shape, TopicLimits(limit), bad_rows)
 
 
 @pytest.mark.parametrize(
@@ -326,7 +327,7 @@ def test_a_sink_that_does_not_fit_fails_where_it_is_written():
 
 def dead_letters(shape: RecordShape, rows: pl.DataFrame, *, limit: int, dead_limit: int) -> tuple[pl.DataFrame, int]:
     """What the encoder makes of rows where bad ones go to another topic, and how many it counts as bad."""
-    made = KafkaEncoder("kafka topic 't'", ROWS, shape, limit, "dead_letter", dead_limit).encode(rows)
+    made = KafkaEncoder("kafka topic 't'", ROWS, shape, TopicLimits(limit), "dead_letter", dead_limit).encode(rows)
     assert made.frame.schema == encoded_schema(shape).polars()
     return made.frame, made.skipped
 
@@ -361,3 +362,60 @@ def test_an_upsert_row_without_key_becomes_a_dead_letter():
     assert found["key"].to_list() == [b"k", None]
     assert found["hash"].is_null().to_list() == [False, True]
     assert "has no key (column name is null)" in found["dead"][1]
+
+
+NOW_US = int(AT.timestamp()) * 1_000_000
+HOUR_MS = 3_600_000
+
+
+def dated(limits: TopicLimits, bad_rows="skip") -> KafkaEncoder:
+    shape = RecordShape("json", ("name",), timestamp="at", dead_letters=bad_rows == "dead_letter")
+    return KafkaEncoder("kafka topic 't'", ROWS, shape, limits, bad_rows, 1_000_000, clock_us=lambda: NOW_US)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, TopicLimits()),
+        ({"message.timestamp.after.max.ms": "3600000"}, TopicLimits(after_ms=HOUR_MS)),
+        (
+            {"message.timestamp.before.max.ms": "9", "message.timestamp.after.max.ms": str(2**63 - 1)},
+            TopicLimits(before_ms=9),
+        ),
+        ({"message.timestamp.difference.max.ms": "5"}, TopicLimits(before_ms=5, after_ms=5)),
+        (
+            {"message.timestamp.difference.max.ms": "5", "message.timestamp.after.max.ms": "7"},
+            TopicLimits(before_ms=5, after_ms=7),
+        ),
+        ({"message.timestamp.after.max.ms": "7", "message.timestamp.type": "LogAppendTime"}, TopicLimits()),
+        ({"cleanup.policy": "compact,delete", "max.message.bytes": "77"}, TopicLimits(77, needs_key=True)),
+    ],
+)
+def test_the_settings_of_a_topic_say_what_it_takes(settings, expected):
+    """Under the names of Kafka 3 and of Kafka 4; where the broker sets the time, any timestamp is taken."""
+    assert TopicLimits.of(settings) == expected
+
+
+def test_a_timestamp_that_the_topic_refuses_is_a_bad_row():
+    """Its neighbours are written; the bounds themselves are taken, and a row without a timestamp is of now."""
+    moments = [AT, AT + timedelta(hours=2), AT + timedelta(hours=1), None, AT - timedelta(days=1, seconds=1)]
+    rows = frame(name=list("abcde"), at=moments)
+    limits = TopicLimits(before_ms=24 * HOUR_MS, after_ms=HOUR_MS)
+    found = dated(limits).encode(rows)
+    assert (found.frame["key"].to_list(), found.skipped) == ([b"a", b"c", b"d"], 2)
+    assert dated(TopicLimits()).encode(rows).skipped == 0
+    with pytest.raises(
+        BadRecordError, match=r"2026-01-01T14:00:00Z \(column at\), 2h ahead of the clock, the topic takes 1h"
+    ):
+        dated(limits, "fail").encode(rows)
+    letters = dated(limits, "dead_letter").encode(rows).frame.filter(pl.col("dead").is_not_null())
+    assert [json.loads(value)["name"] for value in letters["value"]] == ["b", "e"]
+    assert "1d1s behind the clock, the topic takes 1d (message.timestamp.before.max.ms)" in letters["dead"][1]
+
+
+def test_a_compacted_topic_takes_no_row_without_key():
+    """Whatever the delivery is."""
+    limits = TopicLimits(needs_key=True)
+    assert dated(limits).encode(frame(name=["a", None])).skipped == 1
+    with pytest.raises(BadRecordError, match=r"column name is null\), and the topic is compacted"):
+        dated(limits, "fail").encode(frame(name=["a", None]))

@@ -30,6 +30,7 @@ from penstock import (
 )
 from penstock.connectors import collecting, files, iterables
 from penstock.connectors.kafka.encoding import KafkaEncoder, RecordShape
+from penstock.connectors.kafka.limits import TopicLimits
 from penstock.errors import UserCodeError
 from penstock.expressions import to_polars
 from penstock.formats.avro import avro_schema, encode_avro
@@ -173,7 +174,7 @@ def test_other_formats(tmp_path) -> None:
         PipelineError, match=r"holds map\[string, int32\], but the schema declares map\[string, string\]"
     ):
         SchemaMatcher(SCHEMA.select(["labels"]), pa.schema({"labels": found.schema.field(0).type}), "a.parquet")
-    encoder = KafkaEncoder("kafka", SCHEMA, RecordShape("json", key=("labels",)), 10**6, "fail")
+    encoder = KafkaEncoder("kafka", SCHEMA, RecordShape("json", key=("labels",)), TopicLimits(10**6), "fail")
     assert encoder.encode(FRAME).frame["key"].to_list() == [b'{"env":"prod","zone":"b"}', b"{}"]
 
 

@@ -16,6 +16,7 @@ from tests.protobuf_messages import message
 from penstock import Pipeline, PipelineError, col
 from penstock.connectors import iterables, kafka
 from penstock.connectors.kafka.encoding import DEAD, KafkaEncoder
+from penstock.connectors.kafka.limits import TopicLimits
 from penstock.connectors.kafka.protobuf_values import ProtobufValues
 from penstock.errors import BadRecordError
 from penstock.formats.columns import FrameBuilder
@@ -274,7 +275,7 @@ def test_numbers_that_do_not_fit(policy: Any) -> None:
     """Bad rows, by the sink's policy."""
     dead: dict[str, Any] = {"dead_letters": "dead"} if policy == "dead_letter" else {}
     sink = kafka.Sink("t", brokers="b:1", format="protobuf", message=ORDER, bad_rows=policy, **dead)
-    encoder = KafkaEncoder("topic t", schema_of(Number, "test"), sink.shape, 1_000, policy, 1_000)
+    encoder = KafkaEncoder("topic t", schema_of(Number, "test"), sink.shape, TopicLimits(1_000), policy, 1_000)
     frame = pl.DataFrame({"id": [1, 2, 3], "small": [2**31 - 1, 2**31, -(2**31)]})
     if policy == "fail":
         with pytest.raises(BadRecordError, match=r"topic t: a row makes no message shop.Order: .*2147483648"):
@@ -295,7 +296,7 @@ def test_a_row_that_only_deletes_makes_no_message() -> None:
     shape = replace(sink.shape, changes=True)
     schema = Schema((*schema_of(Number, "test"), Field("retracted", BOOLEAN)))
     frame = pl.DataFrame({"id": [1, 2], "small": [2**40, 5], "retracted": [True, False]})
-    encoded = KafkaEncoder("topic t", schema, shape, 1_000, "fail").encode(frame).frame
+    encoded = KafkaEncoder("topic t", schema, shape, TopicLimits(1_000), "fail").encode(frame).frame
     assert (encoded["value"][0], ORDER.FromString(encoded["value"][1]).small) == (None, 5)
 
 

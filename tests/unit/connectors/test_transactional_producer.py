@@ -14,7 +14,7 @@ from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 
 from penstock.connectors.kafka import transactional_producer
-from penstock.connectors.kafka.transactional_producer import TransactionalProducer
+from penstock.connectors.kafka.transactional_producer import RefusedBatchError, TransactionalProducer
 from penstock.protocol.publishing import ProducerEpoch
 
 ROWS = [TopicPartition("rows", n) for n in range(3)]
@@ -31,6 +31,8 @@ class Broker:
         self.said: list[tuple[str, Any]] = []
         self.errors: dict[str, deque[int | BaseException]] = defaultdict(deque)
         """By request: what is answered, one after another; then success."""
+        self.refusals: dict[tuple[str, int], tuple[Any, ...]] = {}
+        """What is answered of a partition behind its number: code, three numbers, records that are refused, a text."""
         self.epoch = 4
         self.lookups = 0
         self.batches: list[tuple[int, int, int, int]] = []
@@ -87,7 +89,8 @@ class Broker:
                 places = [(topic, number) for topic, parts in request._topics for number, _ in parts]
                 self.said.append((f"produce at {arguments[0]}", places))
                 self.batches += [PRODUCER.unpack_from(data, 43) for _, parts in request._topics for _, data in parts]
-                return SimpleNamespace(topics=[(topic, [(number, error, 0)]) for topic, number in places])
+                told = lambda place: self.refusals.get(place, (error, 0))  # noqa: E731
+                return SimpleNamespace(topics=[(topic, [(number, *told((topic, number)))]) for topic, number in places])
             case EndTxnRequest():
                 self.said.append(("end", request._producer_epoch))
                 return SimpleNamespace(error_code=error)
@@ -115,6 +118,40 @@ async def fill(producer: TransactionalProducer, place: TopicPartition, count: in
     for _ in range(count):
         batch.append(timestamp=1, key=None, value=b"x" * size)
     await producer.send(place, batch)
+
+
+async def test_records_that_are_refused_are_found_in_all_batches(
+    producer: TransactionalProducer, broker: Broker
+) -> None:
+    """Kafka names them; the rest of the transaction is sent, whose next batch has the number of the refused one."""
+    await producer.init()
+    await fill(producer, ROWS[0], 3, 1)
+    broker.refusals["rows", 0] = (32, -1, -1, -1, [(1, "it is ahead"), (2, None)], "some")
+    await producer.send(ROWS[0], other := producer.batch(1 << 20, None))
+    other.append(timestamp=7, key=b"k", value=b"v")
+    await asyncio.sleep(0.01)
+    broker.refusals["rows", 0] = (87, -1, -1, -1, [], "no key")
+    with pytest.raises(RefusedBatchError, match=r"rows\[0\]: INVALID_TIMESTAMP it is ahead") as raised:
+        await producer.commit()
+    assert [(r.code, r.said, r.at_ms, r.key, r.value) for r in raised.value.records] == [
+        ("INVALID_TIMESTAMP", "it is ahead", 1, None, b"x"),
+        ("INVALID_TIMESTAMP", "some", 1, None, b"x"),
+        ("INVALID_RECORD", "no key", 7, b"k", b"v"),
+    ]
+    assert [sequence for _, _, sequence, _ in broker.batches] == [0, 0]
+    assert not [what for what, _ in broker.said if what == "end"]
+
+
+async def test_a_batch_of_which_no_record_is_named_is_refused_as_a_whole(
+    producer: TransactionalProducer, broker: Broker
+) -> None:
+    """As by a broker that is older than KIP-467, or because all of it is too large."""
+    await producer.init()
+    await fill(producer, ROWS[0], 2)
+    broker.refusals["rows", 0] = (10, -1, -1, -1)
+    with pytest.raises(RefusedBatchError) as raised:
+        await producer.commit()
+    assert (raised.value.records, [r.code for r in raised.value.unknown]) == ([], ["MESSAGE_TOO_LARGE"])
 
 
 async def test_few_rows_are_three_requests(producer: TransactionalProducer, broker: Broker) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import msgspec
 import pytest
 
 from penstock.errors import ProtocolError
 from penstock.protocol.checkpoints import CheckpointSettings
+from penstock.protocol.endings import SUSPEND_DEADLINE_MS
 from penstock.protocol.jobevents import (
     AckReceived,
     Announce,
@@ -39,6 +41,7 @@ from penstock.protocol.messages import (
     BarrierMarker,
     CheckpointAborted,
     CheckpointCompleted,
+    Declined,
     Deploy,
     SubtaskId,
     SubtaskSnapshot,
@@ -351,6 +354,51 @@ def test_a_job_without_slots_obeys_what_is_asked_of_it():
         _later(shell, SLOTS_MS)
         _later(shell, 1)
         assert outcome in _outcomes(shell), kind
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_cancelled_job_ends_if_its_destination_refuses_what_is_complete(refused: bool):
+    """Where it is only away, rows that are complete are given up by a second cancellation alone."""
+    shell = Shell(restarts=FixedDelay(attempts=1_000, delay_ms=10))
+    _with_a_complete(shell)
+    shell.master.topology = replace(TOPOLOGY, publishers=frozenset({"s"}))
+    shell.feed(Requested("r", "cancel", reason="asked"))
+    for _ in range(40):
+        failed = TaskStatus("j", shell.master.attempt, SOURCE, "failed", error="row 7 is refused", refused=refused)
+        shell.feed(StatusReported("w", failed))
+        _later(shell, 1_000)
+    terminated = shell.history.terminated
+    if not refused:
+        assert terminated is None
+        return
+    assert terminated is not None
+    assert (terminated.state, terminated.reason) == ("CANCELED", "asked; checkpoint 1 was not fully published in time")
+
+
+def test_a_suspension_waits_for_a_while():
+    """For its checkpoint, if that fails again and again; and for sinks that do not publish it."""
+    for acks in (False, True):
+        shell = Shell()
+        shell.start()
+        shell.feed(Requested("r", "suspend", reason="interrupted"))
+        if acks:
+            shell.ack()
+        else:
+            _decline(shell)
+        _later(shell, SUSPEND_DEADLINE_MS - 1)
+        assert shell.master.phase is Phase.RUNNING
+        _later(shell, 1)
+        assert shell.master.phase is Phase.SUSPENDED, acks
+        assert _outcomes(shell) == ["suspended"]
+
+
+def _decline(shell: Shell) -> None:
+    marker = shell.announced(BarrierMarker)[-1]
+    declined = Declined(
+        job="j", attempt=marker.attempt, checkpoint=marker.checkpoint, nonce=marker.nonce, subtask=SOURCE,
+        reason="the store is away", unavailable=True,
+    )  # fmt: skip
+    shell.feed(AckReceived(declined))
 
 
 def test_a_cancelled_job_publishes_though_its_slots_are_gone():

@@ -157,7 +157,7 @@ class Run(Running):
             number, jitter.randrange, restored=restored, first_position=start if intervals is None else None
         )
         hooks = PublishHooks(
-            exchange.read, lambda ref: ref, lambda mark, rows: self.marks.append(mark), self._published, waits
+            exchange.read, lambda ref: ref, lambda mark, *_: self.marks.append(mark), self._published, waits
         )
         self.loop = PublishLoop(machine, publisher, clock or NoWait(), hooks)
         self.task = asyncio.ensure_future(self.loop.run(intervals or ()))

@@ -15,6 +15,7 @@ from penstock.connectors.base import EventTime
 from penstock.connectors.declaring import watermark_strategy
 from penstock.connectors.event_times import event_time_form
 from penstock.connectors.kafka.encoding import KafkaEncoder, RecordShape
+from penstock.connectors.kafka.limits import TopicLimits
 from penstock.expressions import col
 from penstock.graph.logical import AssignEventTime, AssignProcessingTime, Node
 from penstock.process_functions import OperatorListState, Process, UnionListState
@@ -115,7 +116,7 @@ def test_records_are_the_same_however_rows_were_batched(steps: Any, parallelism:
 
     def encode() -> EncodeOperator:
         return EncodeOperator(
-            KafkaEncoder("topic", SCHEMA, RecordShape("json", ("key",), None, None, {}), 1_000, "skip")
+            KafkaEncoder("topic", SCHEMA, RecordShape("json", ("key",), None, None, {}), TopicLimits(1_000), "skip")
         )
 
     harness = OperatorHarness(encode, parallelism=parallelism, max_parallelism=GROUPS)

@@ -22,7 +22,7 @@ class Attempt(Running):
     def __init__(self, cluster: FakeCluster, number: int, seed: int) -> None:
         self.machine = SplitPublisherMachine(number, random.Random(seed).randrange, 0)
         self.clock = NoWait()
-        self.loop = SplitLoop(self.machine, FakePublisher(cluster), self.clock, lambda _: None, lambda: None)
+        self.loop = SplitLoop(self.machine, FakePublisher(cluster), self.clock, lambda *_: None, lambda: None)
         self.task = asyncio.ensure_future(self.loop.run())
         self._position: int | None = None
 

@@ -672,11 +672,15 @@ class SinkPublisher(Protocol):
         """The mark; only right after `init_producer`. None if there is none."""
         ...
 
-    async def commit(self, frames: Sequence[pl.DataFrame], mark: PublishedMark) -> None:
+    async def commit(self, frames: Sequence[pl.DataFrame], mark: PublishedMark) -> int | None:
         """Publish rows and mark in one transaction; returns when it is committed for certain.
+
+        Where the policy for bad rows says so, rows that the destination refuses for what they are may be left out of it;
+        returns how many were.
 
         Raises:
             ProducerFencedError: another producer has started.
+            RefusedRowError: the destination refuses a row, and would again.
         """
         ...
 

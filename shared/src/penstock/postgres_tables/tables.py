@@ -8,11 +8,12 @@ from collections.abc import AsyncGenerator, Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.errors import ExternalError, PipelineError, nearest
+from penstock.errors import ExternalError, PipelineError, RefusedRowError, nearest
 from penstock.settings import Secret, shown_address
 from penstock.types import DataType, DecimalType, ListType, MapType, Schema, StructType
 
 if TYPE_CHECKING:
+    import psycopg
     from psycopg import AsyncConnection
     from psycopg.sql import Composed, Identifier
 
@@ -21,6 +22,8 @@ _NAME: Final = re.compile(r"[^.\"\x00]+(\.[^.\"\x00]+)?")
 _PASSING: Final = ("08", "25006", "25P03", "25P04", "40", "53", "55", "57", "58")
 """Beginnings of the codes of errors that may be over soon: connections, failovers, transactions that stood still or took
 too long, deadlocks, resources, restarts."""
+_REFUSED: Final = ("22", "23", "44", "P0001")
+"""And those of errors of the values of a row: one that does not fit, a constraint, a view's check, a trigger."""
 _TYPES: Final[Mapping[str, str]] = {
     "boolean": "boolean", "int8": "smallint", "int16": "smallint", "int32": "integer", "int64": "bigint",
     "uint8": "smallint", "uint16": "integer", "uint32": "bigint", "uint64": "numeric(20, 0)", "float32": "real",
@@ -132,8 +135,8 @@ class TablePlace:
         )
 
     @contextlib.contextmanager
-    def errors(self, where: str = "") -> Generator[None]:
-        """What psycopg raises as an error of ours, behind `where`."""
+    def errors(self, where: str = "", *, writing: bool = False) -> Generator[None]:
+        """What psycopg raises as an error of ours, behind `where`; `writing`: a row may be refused."""
         import psycopg
 
         try:
@@ -143,6 +146,10 @@ class TablePlace:
             said = " ".join(str(error).split()) or type(error).__name__
             if code.startswith(_PASSING):
                 raise ExternalError(f"{where}{said} ({code})") from error
+            if writing and refuses_row(error):
+                raise RefusedRowError(
+                    f"{where}{said} ({code}); change the table, or say bad_rows='skip' to leave such rows out"
+                ) from error
             if code:
                 raise PipelineError(f"{where}{said} ({code})") from error
             if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
@@ -164,6 +171,11 @@ class TablePlace:
         for name in wanted.names:
             if name not in there:
                 raise PipelineError(f"{where}it has no column {name!r}; {nearest(name, there)}")
+
+
+def refuses_row(error: psycopg.Error) -> bool:
+    """Whether it is about the values of a row, which would be refused again."""
+    return (error.sqlstate or "").startswith(_REFUSED)
 
 
 def identifier(*parts: str) -> Identifier:

@@ -21,6 +21,10 @@ PUBLISH_DEADLINE_MS = 30_000
 """How long a failed job may still publish what is complete. A cancelled one goes on with it until that is done, or until
 it is cancelled once more after this time."""
 
+SUSPEND_DEADLINE_MS = 20_000
+"""How long a suspension tries again to take its checkpoint, or waits for sinks to publish it. What is not published by
+then is published when the job goes on."""
+
 LONGEST_PAUSE_MS = 60_000
 """Between two attempts of a cancelled job to publish, once it has tried for long."""
 
@@ -50,6 +54,10 @@ class Ending:
     """What a rescaled job, or one that goes on with a changed pipeline, runs then."""
     given_up: bool = False
     """Whether it ends at its deadline even if rows that are complete still stand in an exchange."""
+    suspend_at_ms: int | None = None
+    """When a suspension is over whose checkpoint fails, or whose sinks do not publish."""
+    failed: str = ""
+    """Why its checkpoint came to nothing, if it did."""
     publishes_alone: bool = False
     """Whether the job cannot run for want of slots, so that only its sinks are started."""
 
@@ -187,6 +195,8 @@ class Endings:
 
     def _ending_of(self, request: Requested, now_ms: int) -> Ending:
         ending = Ending(request.kind, request.request, request.drain, request.reason, changed=request.changed)
+        if request.kind == "suspend":
+            ending.suspend_at_ms = now_ms + SUSPEND_DEADLINE_MS
         if request.kind == "cancel":
             ending.checkpoint = self._newest
             ending.deadline_ms = now_ms + PUBLISH_DEADLINE_MS
@@ -239,12 +249,13 @@ class Endings:
     def checkpoint_failed(self, pending: PendingCheckpoint, reason: str) -> list[JobCommand]:
         """Its checkpoint came to nothing: who asked for it is told, and the job goes on.
 
-        The end of the input and an interruption are not asked for twice: they try again.
+        The end of the input and an interruption are not asked for twice: they try again, the latter for a while.
         """
         ending = self.current
         if ending is None or ending.checkpoint is not None or ending.purpose != pending.purpose:
             return []
         if ending.kind in ("finish", "suspend"):
+            ending.failed = reason
             return []
         self.current = None
         return [RequestDone(ending.request, f"refused: its checkpoint {pending.checkpoint} failed: {reason}")]
@@ -273,6 +284,13 @@ class Endings:
         if self.current is None or self.current.checkpoint is None:
             return False
         return self._generation_published or tasks.all_published(topology, self.current.checkpoint)
+
+    def suspends_now(self, now_ms: int) -> bool:
+        """Whether a suspension waits no longer: what its sinks have not taken they get when the job goes on."""
+        ending = self.current
+        if ending is None or ending.suspend_at_ms is None or now_ms < ending.suspend_at_ms:
+            return False
+        return ending.checkpoint is not None or bool(ending.failed)
 
     def unpublished(self, tasks: AttemptTasks, topology: Topology) -> bool:
         """Whether rows that the newest COMPLETE covers stand in an exchange and are not known to be published."""

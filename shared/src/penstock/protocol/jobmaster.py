@@ -25,6 +25,7 @@ from penstock.protocol.completing import Completions
 from penstock.protocol.endings import Ending, Endings
 from penstock.protocol.jobevents import (
     AckReceived,
+    Announce,
     Append,
     CaptureOffsets,
     ChangedGraph,
@@ -405,7 +406,7 @@ class JobMaster:
         ending = self._endings.current
         terminal = status is not None and status.terminal
         if ending is not None and ending.deadline_ms is not None:
-            if terminal:
+            if terminal or (status is not None and status.refused):
                 self._endings.cannot_publish()
             return [*self._restart(reason, now_ms, self._endings.publish_again_ms(PUBLISH_AGAIN_MS, now_ms)), failed]
         delay_ms = None if terminal else self._restarts.delay_ms(now_ms)
@@ -518,6 +519,8 @@ class JobMaster:
     # -- endings --------------------------------------------------------------------------------------------------------
 
     def _while_ending(self, ending: Ending, now_ms: int) -> list[JobCommand]:
+        if self._endings.suspends_now(now_ms) and not self._appending:
+            return self._suspend(ending, self._announce.cancel("suspended"))
         if self._endings.needs_checkpoint(self._book.pending):
             if not self._book.may_retry(now_ms):
                 return []
@@ -545,10 +548,12 @@ class JobMaster:
             self._move(Phase.ENDING)
         return [Append(record) for record in records]
 
-    def _suspend(self, ending: Ending) -> list[JobCommand]:
+    def _suspend(self, ending: Ending, stop: Announce | None = None) -> list[JobCommand]:
         self._move(Phase.SUSPENDED)
+        without = "" if ending.checkpoint or not ending.failed else f", without a last checkpoint: {ending.failed}"
         return [
-            self._announce.finish(), RequestDone(ending.request, "suspended"), JobEnded("SUSPENDED", ending.reason)
+            stop or self._announce.finish(), RequestDone(ending.request, "suspended"),
+            JobEnded("SUSPENDED", ending.reason + without),
         ]  # fmt: skip
 
     def _rescale(self, ending: Ending, now_ms: int) -> list[JobCommand]:

@@ -207,6 +207,9 @@ class TaskStatus(msgspec.Struct, frozen=True):
     """What it waits for that does not answer, and why; the attempt goes on once it does."""
     terminal: bool = False
     """Whether it failed of something that every other attempt would fail of too."""
+    refused: bool = False
+    """Whether it failed because a sink's destination refuses a row: until somebody changes something, nobody is to wait
+    for what is complete to be published."""
 
 
 class Heartbeat(Message, frozen=True, kw_only=True):

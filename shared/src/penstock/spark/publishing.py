@@ -180,9 +180,9 @@ class _Partition:
             position += 1
         return FramesRead(frames, position)
 
-    def _committed(self, mark: Mark, rows: int) -> None:
+    def _committed(self, mark: Mark, rows: int, left_out: int) -> None:
         """The first mark has no rows with it: from its note on it must be there."""
-        if not rows and not self._note.exists():
+        if not rows and not left_out and not self._note.exists():
             try:
                 self._note.parent.mkdir(parents=True, exist_ok=True)
                 self._note.touch()

@@ -48,8 +48,8 @@ class PublishHooks:
     """Read frames of the exchange; raises `ExternalError`."""
     decode: Callable[[Any], pl.DataFrame]
     """The rows of a frame by its reference."""
-    committed: Callable[[Mark, int], None]
-    """A mark is committed, and so many rows with it."""
+    committed: Callable[[Mark, int, int], None]
+    """A mark is committed, and so many rows with it; and so many were left out because the destination refuses them."""
     published: Callable[[int], None]
     """Everything up to this checkpoint is visible."""
     waits: Callable[[str], None] = lambda _: None
@@ -105,8 +105,8 @@ class PublishLoop(TransactionLoop[Mark]):
     def _transaction(self, command: CommitTransaction[Mark]) -> tuple[Sequence[pl.DataFrame], PublishedMark]:
         return [self._hooks.decode(ref) for ref in command.refs], encode_mark(command.mark)
 
-    def _committed(self, command: CommitTransaction[Mark], rows: int) -> None:
-        self._hooks.committed(command.mark, rows)
+    def _committed(self, command: CommitTransaction[Mark], rows: int, left_out: int) -> None:
+        self._hooks.committed(command.mark, rows, left_out)
 
     def _waits(self, what: str) -> None:
         self._hooks.waits(what)

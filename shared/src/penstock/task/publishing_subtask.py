@@ -217,8 +217,9 @@ class PublishingRunner(CheckpointedLoop):
     def _decode(self, ref: Any) -> pl.DataFrame:
         return decode_payload(ref, self._schema)
 
-    def _committed(self, mark: Mark, rows: int) -> None:
+    def _committed(self, mark: Mark, rows: int, left_out: int) -> None:
         self._metrics.rows_out += rows
+        self._metrics.bad_rows += left_out
         self._kept.published(mark.position)
         self._credit.published(mark.position)
         self._reader.hold("mark", mark.position)

@@ -48,7 +48,7 @@ class SplitLoop(TransactionLoop[SplitMark]):
         machine: SplitPublisherMachine,
         publisher: SinkPublisher,
         clock: Clock,
-        committed: Callable[[int], None],
+        committed: Callable[[int, int], None],
         changed: Callable[[], None],
         pace_ms: Callable[[], int] = lambda: PACE_MS,
     ) -> None:
@@ -58,7 +58,7 @@ class SplitLoop(TransactionLoop[SplitMark]):
             machine: decides.
             publisher: of the split.
             clock: for pauses.
-            committed: hears of so many rows that became visible.
+            committed: hears of so many rows that became visible, and so many that were left out.
             changed: told that something is published, or what is waited for.
             pace_ms: from the beginning of one transaction to that of the next.
         """
@@ -104,8 +104,8 @@ class SplitLoop(TransactionLoop[SplitMark]):
         self._began_ms = self._clock.monotonic_ms()
         return command.refs, encode_split_mark(command.mark)
 
-    def _committed(self, command: CommitTransaction[SplitMark], rows: int) -> None:
-        self._hear(rows)
+    def _committed(self, command: CommitTransaction[SplitMark], rows: int, left_out: int) -> None:
+        self._hear(rows, left_out)
 
     def _waits(self, what: str) -> None:
         if what != self.waits_for:
@@ -119,7 +119,7 @@ class SplitPublishing:
     def __init__(
         self,
         environment: TaskEnvironment,
-        committed: Callable[[int], None],
+        committed: Callable[[int, int], None],
         wake: Callable[[], None],
         jitter: Callable[[int], int],
     ) -> None:
@@ -127,7 +127,7 @@ class SplitPublishing:
 
         Args:
             environment: what the subtask is given.
-            committed: hears of rows that became visible.
+            committed: hears of rows that became visible, and of those that were left out because they are refused.
             wake: called when the source may perhaps go on.
             jitter: gives a random number below its argument.
         """

@@ -149,9 +149,11 @@ class SubtaskRunner(CheckpointedLoop):
                 await self._splits.close()
             raise
 
-    def _rows_published(self, rows: int) -> None:
+    def _rows_published(self, rows: int, left_out: int) -> None:
         assert self._chain is not None
-        self._chain.metrics[self._vertex.operators[-1].id].rows_out += rows
+        metrics = self._chain.metrics[self._vertex.operators[-1].id]
+        metrics.rows_out += rows
+        metrics.bad_rows += left_out
 
     def _works_beside(self) -> list[Work]:
         assert self._committer is not None

@@ -6,7 +6,7 @@ calls it the SubtaskCheckpointCoordinator.
 
 from __future__ import annotations
 
-from penstock.errors import ExternalError, described
+from penstock.errors import BadRecordError, ExternalError, PipelineError, described
 from penstock.protocol.incremental import SnapshotChains
 from penstock.protocol.manifests import blob_prefix
 from penstock.protocol.restoring import watermarks_above
@@ -80,7 +80,11 @@ class SubtaskCheckpoints:
         return snapshots
 
     async def upload(self, command: Upload) -> Uploaded | UploadFailed:
-        """Make durable what was frozen for this checkpoint."""
+        """Make durable what was frozen for this checkpoint.
+
+        Raises:
+            BadRecordError, PipelineError: a sink's destination refuses a row, or all of them: no checkpoint helps.
+        """
         frozen = self._frozen.pop(command.checkpoint)
         if self._published_splits is not None:
             await self._published_splits.covered(command.checkpoint)
@@ -92,6 +96,8 @@ class SubtaskCheckpoints:
             base = self._chains.base if incremental else None
             backend = services.settings.state_backend
             snapshot = await upload(frozen, prefix, services.blobs, backend, self._micros, base)
+        except (BadRecordError, PipelineError):
+            raise
         except Exception as error:  # a checkpoint that cannot be written is declined, whatever the reason
             away = isinstance(error, ExternalError) and error.retryable
             return UploadFailed(command.checkpoint, command.nonce, described(error), away)

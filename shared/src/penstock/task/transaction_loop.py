@@ -85,8 +85,8 @@ class TransactionLoop(ABC, Generic[M]):
         """The rows of a transaction, and its mark as it stands in the sink's system."""
 
     @abstractmethod
-    def _committed(self, command: CommitTransaction[M], rows: int) -> None:
-        """It is committed for certain."""
+    def _committed(self, command: CommitTransaction[M], rows: int, left_out: int) -> None:
+        """It is committed for certain, with so many rows, and without those that the destination refuses."""
 
     @abstractmethod
     def _waits(self, what: str) -> None:
@@ -167,12 +167,12 @@ class TransactionLoop(ABC, Generic[M]):
         frames, mark = self._transaction(command)
         if frames:
             failpoints.reached(failpoints.BEFORE_COMMIT)
-        await self._publisher.commit(frames, mark)
+        left_out = await self._publisher.commit(frames, mark) or 0
         if frames:
             failpoints.reached(failpoints.AFTER_COMMIT)
         self._doubtful_since_ms = None
         self._waits("")
-        self._committed(command, sum(frame.height for frame in frames))
+        self._committed(command, sum(frame.height for frame in frames) - left_out, left_out)
         return Committed()
 
     def _doubt(self, error: ExternalError) -> None:

@@ -17,7 +17,7 @@ import structlog
 from penstock.coordination.control_topics import COMMANDS
 from penstock.coordination.retrying_ports import RetryingLog
 from penstock.coordination.timings import HEARTBEAT_MS
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, RefusedRowError
 from penstock.garbage import ease_collection
 from penstock.graph.executiongraph import credits_topic
 from penstock.graph.jobgraph import JobGraph
@@ -87,6 +87,7 @@ class _Task:
     runner: TaskLoop | None = None
     failed: str = ""
     terminal: bool = False
+    refused: bool = False
     frames: str = ""
     canceled: bool = False
     finished: bool = False
@@ -102,8 +103,9 @@ class _Task:
             status = TaskStatus(deploy.job, deploy.attempt, deploy.subtask, "initializing")
         if self.failed:
             return msgspec.structs.replace(
-                status, state="failed", error=self.failed, frames=self.frames, terminal=self.terminal
-            )
+                status, state="failed", error=self.failed, frames=self.frames, terminal=self.terminal,
+                refused=self.refused,
+            )  # fmt: skip
         return msgspec.structs.replace(status, state="canceled") if self.canceled else status
 
 
@@ -246,6 +248,7 @@ class WorkerService:
                 raise
             task.failed = describe_error(error)
             task.terminal = isinstance(error, PenstockError) and error.terminal
+            task.refused = isinstance(error, RefusedRowError)
             task.frames = cut(user_frames(error.__cause__ or error))
             self.failures.append(error)
             log.warning("subtask failed", error=task.failed)

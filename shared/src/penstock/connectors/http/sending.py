@@ -15,7 +15,7 @@ from penstock.connectors.base import Encoded
 from penstock.connectors.http_requests import NO_SEGMENT, AddressTemplate, is_header, is_passing, side_by_side
 from penstock.connectors.keyed_rows import RETRACTED, KeyedRows, without_bad
 from penstock.connectors.lookups import ATTEMPT_S, Key, KeyTemplate
-from penstock.errors import BadRecordError, ExternalError, PipelineError
+from penstock.errors import ExternalError, PipelineError, RefusedRowError
 from penstock.formats.encoding import json_texts
 from penstock.types import Schema
 
@@ -135,7 +135,7 @@ class Requests:
             How many rows were refused now.
 
         Raises:
-            BadRecordError: one was.
+            RefusedRowError: one was.
             ExternalError: no answer for a while.
             PipelineError: the service refuses whatever is sent.
         """
@@ -161,7 +161,7 @@ class Requests:
         for number, (address, key, body) in left:  # whoever is ready takes the next one
             problem = await self._request(client, address, key, body, each_its_own=each_its_own)
             if problem and not skips:
-                raise BadRecordError(f"{problem}: {(body or '')[:200]}; say bad_rows='skip' to leave such rows out")
+                raise RefusedRowError(f"{problem}: {(body or '')[:200]}; say bad_rows='skip' to leave such rows out")
             done.add(number)
             refused += bool(problem)
         return refused

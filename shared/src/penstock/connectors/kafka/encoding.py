@@ -1,22 +1,26 @@
 """Rows to Kafka records: value, key, the hash that says which partition, timestamp, headers; one column each.
 
-Vectorised: what is published later is only copied. A row that cannot be a record (too large for the topic, no value, no
-key where one is needed) is a bad row here, before the exchange, so that the publisher never meets it.
+Vectorised: what is published later is only copied. A row that cannot be a record (too large for the topic, with a
+timestamp that the topic refuses, no value, no key where one is needed) is a bad row here, before the exchange, so that
+the publisher does not meet it unless the topic is changed meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from penstock.connectors.base import Encoded, Policy
+from penstock.connectors.kafka.limits import TopicLimits
 from penstock.connectors.kafka.partitioning import key_hashes
 from penstock.connectors.keyed_rows import RETRACTED
 from penstock.errors import BadRecordError
 from penstock.formats.avro import encode_avro
 from penstock.formats.encoding import as_text, encode_csv, json_texts
 from penstock.formats.protobuf import ProtobufMessage, encode_protobuf
+from penstock.times import format_duration, format_time
 from penstock.types import BINARY, INT32, INT64, STRING, Field, ListType, MapType, Schema, StructType
 
 if TYPE_CHECKING:
@@ -34,7 +38,7 @@ DEAD: Final = "dead"
 """Why a row cannot be a record of the topic: its value goes to the topic of dead letters, and this with it."""
 DEAD_HEADER: Final = "penstock-error"
 """The header of a dead letter that says why."""
-_RECORD_OVERHEAD: Final = 128
+RECORD_OVERHEAD: Final = 128
 """Header of a batch (61 bytes) and the lengths and deltas of a record, at most."""
 _CSV_NEWLINE, _CSV_QUOTE = 10, 34
 _OR: Final = ", or set bad_rows='skip' or 'dead_letter'"
@@ -106,17 +110,21 @@ class KafkaEncoder:
         what: str,
         schema: Schema,
         shape: RecordShape,
-        max_message_bytes: int,
+        limits: TopicLimits,
         bad_rows: Policy,
         dead_letter_bytes: int = 0,
         prefix: bytes = b"",
+        clock_us: Callable[[], int] = lambda: time.time_ns() // 1_000,
     ) -> None:
-        """`what` leads error messages; `max_message_bytes` is what the topic takes, and the topic of dead letters;
-        `prefix` stands before every Avro datum."""
+        """`what` leads error messages; `limits` is what the topic takes, `dead_letter_bytes` the size that the topic of
+        dead letters does; `prefix` stands before every Avro datum; `clock_us` is the time of day."""
         self._what = what
         self._schema = shape.values(schema)
         self._shape = shape
-        self._max_bytes = max_message_bytes
+        self._limits = limits
+        self._max_bytes = limits.max_message_bytes
+        self._needs_key = bool(shape.key) and (shape.key_needed or limits.needs_key)
+        self._clock_us = clock_us
         self._bad_rows = bad_rows
         self._dead_bytes = dead_letter_bytes
         self._deletes = shape.deletes
@@ -230,16 +238,17 @@ class KafkaEncoder:
         """Without bad rows; `wrong`: what was found out about some already."""
         import polars as pl
 
-        if not wrong and self._all_fit(records):
+        misdated = self._misdated(records)
+        if not wrong and self._all_fit(records) and not misdated.any():
             return Encoded(self._with_dead(records, []))
-        size = pl.lit(_RECORD_OVERHEAD)
+        size = pl.lit(RECORD_OVERHEAD)
         for column in records.columns:
             if records[column].dtype == pl.Binary:
                 size = size + pl.col(column).bin.size().fill_null(0)
         for name in self._shape.headers:
             size = size + len(name) + 10
-        bad = size > self._max_bytes
-        if self._shape.key_needed:
+        bad = (size > self._max_bytes) | misdated
+        if self._needs_key:
             bad = bad | pl.col(KEY).is_null()
         elif self._shape.format == "raw" and not self._shape.key:
             bad = bad | pl.col(VALUE).is_null()
@@ -249,10 +258,9 @@ class KafkaEncoder:
         skipped = int(judged["bad"].sum())
         if not skipped:
             return Encoded(self._with_dead(records, []))
-        bad_ones = records.with_columns(judged).filter("bad")
-        keys = bad_ones[KEY].is_null().to_list() if self._shape.key else [False] * skipped
-        found = zip(judged["bad"].arg_true(), bad_ones["size"], keys, strict=True)
-        reasons = [wrong.get(index) or self._reason(size, no_key) for index, size, no_key in found]
+        bad_ones = records.filter(judged["bad"])
+        found = zip(judged["bad"].arg_true(), judged["size"].filter(judged["bad"]), strict=True)
+        reasons = [wrong.get(index) or self._reason(records.row(index, named=True), size) for index, size in found]
         if self._bad_rows == "fail":
             start = (bad_ones[VALUE][0] or b"")[:200]
             raise BadRecordError(f"{self._what}: {reasons[0]}{_OR}; it begins {start!r}")
@@ -261,19 +269,49 @@ class KafkaEncoder:
 
     def _all_fit(self, records: pl.DataFrame) -> bool:
         """Whether no row can be bad, because the topic would take all of them as one record, and none lacks anything."""
-        needed = KEY if self._shape.key_needed else VALUE
-        overhead = _RECORD_OVERHEAD + sum(len(name) + 10 for name in self._shape.headers)
+        needed = KEY if self._needs_key else VALUE
+        overhead = RECORD_OVERHEAD + sum(len(name) + 10 for name in self._shape.headers)
         return records.estimated_size() + overhead <= self._max_bytes and not records[needed].null_count()
 
-    def _reason(self, size: int, no_key: bool) -> str:
+    def _misdated(self, records: pl.DataFrame) -> pl.Series:
+        """Which have a timestamp that the topic refuses now; when it takes one that is ahead is not waited for."""
+        import polars as pl
+
+        least, greatest = self._limits.timestamps(self._clock_us() // 1_000)
+        wrong = pl.repeat(value=False, n=records.height, eager=True)
+        if TIMESTAMP_MS in records.columns:
+            if least is not None:
+                wrong = wrong | (records[TIMESTAMP_MS] < least).fill_null(value=False)
+            if greatest is not None:
+                wrong = wrong | (records[TIMESTAMP_MS] > greatest).fill_null(value=False)
+        return wrong
+
+    def _reason(self, record: Mapping[str, Any], size: int) -> str:
         if size > self._max_bytes:
-            return (
-                f"a row makes a record of {size:,} bytes, the topic takes {self._max_bytes:,} (max.message.bytes); "
-                "raise that of the topic"
-            )
-        if self._shape.key_needed and no_key:
-            return f"a row has no key (column {', '.join(self._shape.key)} is null)"
+            return self._too_large(size)
+        if self._needs_key and record[KEY] is None:
+            which = f"a row has no key (column {', '.join(self._shape.key)} is null)"
+            return which if self._shape.key_needed else f"{which}, and the topic is compacted (cleanup.policy)"
+        if (at_ms := record.get(TIMESTAMP_MS)) is not None:
+            return self._untimely(at_ms)
         return "a row has neither value nor key"
+
+    def _too_large(self, size: int) -> str:
+        return (
+            f"a row makes a record of {size:,} bytes, the topic takes {self._max_bytes:,} (max.message.bytes); "
+            "raise that of the topic"
+        )
+
+    def _untimely(self, at_ms: int) -> str:
+        ahead_ms = at_ms - self._clock_us() // 1_000
+        which, bound_ms, setting = "behind", self._limits.before_ms, "message.timestamp.before.max.ms"
+        if ahead_ms > 0:
+            which, bound_ms, setting = "ahead of", self._limits.after_ms, "message.timestamp.after.max.ms"
+        return (
+            f"a row has the timestamp {format_time(at_ms * 1_000)} (column {self._shape.timestamp}), "
+            f"{format_duration(abs(ahead_ms) // 1_000 * 1_000_000)} {which} the clock, the topic takes "
+            f"{format_duration((bound_ms or 0) * 1_000)} ({setting}); raise that of the topic, or leave timestamp= out"
+        )
 
     def _dead(self, rows: pl.DataFrame, reasons: Sequence[str]) -> pl.DataFrame:
         """Rows as dead letters: JSON whatever the format is, cut to what their topic takes."""
@@ -282,7 +320,7 @@ class KafkaEncoder:
         text = json_texts(rows, self._schema).cast(pl.Binary)
         reason = pl.Series(DEAD, [f"{self._what}: {reason}" for reason in reasons], pl.String)
         dead = pl.DataFrame({VALUE: text, DEAD: reason})
-        overhead = pl.lit(_RECORD_OVERHEAD + len(DEAD_HEADER)) + pl.col(DEAD).str.len_bytes()
+        overhead = pl.lit(RECORD_OVERHEAD + len(DEAD_HEADER)) + pl.col(DEAD).str.len_bytes()
         room = (pl.lit(self._dead_bytes) - overhead).clip(lower_bound=0)
         return dead.with_columns(pl.col(VALUE).bin.head(room))
 
@@ -308,16 +346,16 @@ class KafkaEncoder:
         while waiting:
             part = waiting.pop()
             data = self._stream(part)
-            if len(data) + _RECORD_OVERHEAD <= self._max_bytes:
+            if len(data) + RECORD_OVERHEAD <= self._max_bytes:
                 values.append(data)
             elif part.height > 1:
                 waiting += [part.slice(part.height // 2), part.head(part.height // 2)]
             elif self._bad_rows == "fail":
-                raise BadRecordError(f"{self._what}: {self._reason(len(data) + _RECORD_OVERHEAD, no_key=False)}{_OR}")
+                raise BadRecordError(f"{self._what}: {self._too_large(len(data) + RECORD_OVERHEAD)}{_OR}")
             else:
                 skipped += 1
                 if self._shape.dead_letters:
-                    dead.append(self._dead(part, [self._reason(len(data) + _RECORD_OVERHEAD, no_key=False)]))
+                    dead.append(self._dead(part, [self._too_large(len(data) + RECORD_OVERHEAD)]))
         records = pl.DataFrame({VALUE: pl.Series(values, dtype=pl.Binary)})
         return Encoded(self._with_dead(records, dead), skipped)
 

@@ -17,6 +17,7 @@ from penstock.connectors import base
 from penstock.connectors.base import Guarantee, Policy, PublishContext, SinkEncoder, SinkPublisher
 from penstock.connectors.kafka.default_cluster import check_brokers, cluster_name, resolve, topic_dataset, use_cluster
 from penstock.connectors.kafka.encoding import KafkaEncoder, RecordFormat, RecordShape, encoded_schema, raw_column
+from penstock.connectors.kafka.limits import TopicLimits
 from penstock.connectors.kafka.marks import KIND, SinkMarks, delete_marks, marks_of
 from penstock.connectors.kafka.schema_registry import SchemaRegistry, check_address, prefix_of, shown, subject_of
 from penstock.connectors.kafka.source import Source
@@ -69,9 +70,11 @@ class Sink(base.PublishedSink):
         publish: `checkpoint`, or `direct`: on a cluster, where rows come from a `kafka.Source` without keeping state,
             a transaction has the rows and where their partition goes on, and waits for no checkpoint. They are visible
             in a fraction of the time, also behind the last checkpoint of a job that fails. Embedded runs wait.
-        bad_rows: what becomes of a row that cannot be a record (larger than the topic takes, no key in an upsert
-            stream): `fail`, `skip`, which counts it, or `dead_letter`, which counts it and writes it to the topic
-            `dead_letters`, in the same transaction as the rows beside it.
+        bad_rows: what becomes of a row that cannot be a record (larger than the topic takes, a timestamp that it refuses,
+            no key in an upsert stream or a compacted topic): `fail`, `skip`, which counts it, or `dead_letter`, which
+            counts it and writes it to the topic `dead_letters`, in the same transaction as the rows beside it. So too,
+            exactly once, of a record that a broker refuses later; at least once that fails the attempt, and the next one
+            judges.
         dead_letters: the topic of those rows: JSON whatever the format is, cut to what that topic takes, with the
             reason in the header `penstock-error`.
         compression: `none`, `gzip`, `snappy`, `lz4` or `zstd`, of batches of records; but for `gzip` exactly-once needs
@@ -249,9 +252,9 @@ class Sink(base.PublishedSink):
         self._prepared(self.settings)
         return base.remove_nothing
 
-    def _encoder(self, schema: Schema, limit: int, dead_limit: int) -> KafkaEncoder:
+    def _encoder(self, schema: Schema, limits: TopicLimits, dead_limit: int) -> KafkaEncoder:
         return KafkaEncoder(
-            f"kafka topic {self.topic!r}", schema, self.shape, limit, self.bad_rows, dead_limit, self._prefix(schema)
+            f"kafka topic {self.topic!r}", schema, self.shape, limits, self.bad_rows, dead_limit, self._prefix(schema)
         )
 
     def _prefix(self, schema: Schema) -> bytes:
@@ -262,26 +265,37 @@ class Sink(base.PublishedSink):
         find = registry.register if self.register_schema else registry.registered
         return prefix_of(find(subject_of(self.topic), avro_schema(self.shape.values(schema))))
 
-    def _prepared(self, settings: KafkaSettings) -> tuple[int, int, int]:
-        """Number of partitions, and the largest record that the topic takes, and that of dead letters."""
+    def _prepared(self, settings: KafkaSettings) -> tuple[int, TopicLimits, int]:
+        """Number of partitions, what the topic takes, and the largest record that the topic of dead letters does."""
         from penstock.connectors.kafka.topics import TopicAdmin
 
         admin = TopicAdmin(settings, "penstock-sink")
         partitions, dead_limit = admin.require(self.topic, self.create_partitions), 0
-        limit = admin.max_message_bytes(self.topic)
+        limits = admin.limits(self.topic)
+        if limits.needs_key and not self.shape.key:
+            raise PipelineError(
+                f"{_WHAT}: topic {self.topic!r} is compacted (cleanup.policy) and takes only records with a key; name "
+                "the columns of the key: key=..., or write to another topic"
+            )
         if self.dead_letters is not None:
             admin.require(self.dead_letters, self.create_partitions)
-            dead_limit = admin.max_message_bytes(self.dead_letters)
-        return partitions, limit, dead_limit
+            dead = admin.limits(self.dead_letters)
+            if dead.needs_key:
+                raise PipelineError(
+                    f"{_WHAT}: dead_letters={self.dead_letters!r} is compacted (cleanup.policy) and takes only records "
+                    "with a key, which dead letters have not; name another topic"
+                )
+            dead_limit = dead.max_message_bytes
+        return partitions, limits, dead_limit
 
     def encoded_schema(self, schema: Schema) -> Schema:
         """See `PublishedSink.encoded_schema`."""
         return encoded_schema(self.shape, deletes=self.shape.deletes)
 
     async def encoder(self, schema: Schema, operator: str) -> SinkEncoder:
-        """See `PublishedSink.encoder`: asks the topic how large a record may be, and the registry for the schema's id."""
-        _, limit, dead_limit = await asyncio.to_thread(self._prepared, self.settings)
-        return await asyncio.to_thread(self._encoder, schema, limit, dead_limit)
+        """See `PublishedSink.encoder`: asks the topic what it takes, and the registry for the schema's id."""
+        _, limits, dead_limit = await asyncio.to_thread(self._prepared, self.settings)
+        return await asyncio.to_thread(self._encoder, schema, limits, dead_limit)
 
     def publisher(self, context: PublishContext) -> SinkPublisher:
         """See `PublishedSink.publisher`."""
@@ -289,7 +303,7 @@ class Sink(base.PublishedSink):
 
         return KafkaPublisher(
             self.settings, self.topic, tuple(self.shape.headers), self._marks(context), context, self.create_partitions,
-            dead_letters=self.dead_letters, compression=self.compression,
+            bad_rows=self.bad_rows, dead_letters=self.dead_letters, compression=self.compression,
         )  # fmt: skip
 
     async def forget(self, context: PublishContext) -> None:
@@ -304,8 +318,8 @@ class Sink(base.PublishedSink):
         from penstock.connectors.kafka.writing import KafkaWriter
 
         settings = self.settings
-        partitions, limit, dead_limit = self._prepared(settings)
-        encoder = self._encoder(schema, limit, dead_limit)
+        partitions, limits, dead_limit = self._prepared(settings)
+        encoder = self._encoder(schema, limits, dead_limit)
         attempt = context.attempt_number if self.delivery == "upsert" else None
         return KafkaWriter(
             settings, self.topic, encoder, tuple(self.shape.headers), attempt, partitions,

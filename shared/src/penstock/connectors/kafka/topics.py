@@ -1,4 +1,4 @@
-"""Topics of a user's Kafka: are they there, how many partitions, how large may a record be. All of it blocks."""
+"""Topics of a user's Kafka: are they there, how many partitions, which records do they take. All of it blocks."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
 )
 
 from penstock.blocking import run_in_thread
+from penstock.connectors.kafka.limits import TopicLimits
 from penstock.errors import ExternalError, PipelineError
 from penstock.kafka_clients import UNREACHED, confluent_options, durable_topic, raise_refusal
 from penstock.settings import KafkaSettings
@@ -34,8 +35,6 @@ LOG_WARNINGS: Final = 4
 """librdkafka's level: at its default it reports every client that is closed."""
 LOGGER: Final = logging.getLogger("librdkafka")
 """Given to every client: without one librdkafka writes to standard error by itself, between the lines of our logs."""
-DEFAULT_MAX_MESSAGE_BYTES: Final = 1_048_588
-"""Kafka's own default, used where a topic's settings may not be read."""
 _DENIED: Final = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -134,15 +133,16 @@ class TopicAdmin:
         except KafkaException as error:
             raise self._error("counting the brokers", error) from error
 
-    def max_message_bytes(self, topic: str) -> int:
-        """The largest batch that the topic takes; waits a while for a topic that not all brokers know of yet."""
+    def limits(self, topic: str) -> TopicLimits:
+        """What the topic takes, Kafka's default size if that may not be read; waits a while for a topic that not all
+        brokers know of yet."""
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             try:
-                return int(self._settings_of(topic)["max.message.bytes"].value)
+                return TopicLimits.of({name: entry.value for name, entry in self._settings_of(topic).items()})
             except KafkaException as error:
                 if is_denied(error):
-                    return DEFAULT_MAX_MESSAGE_BYTES
+                    return TopicLimits()
                 if _code(error) != KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > deadline:
                     raise self._error(f"reading the settings of topic {topic!r}", error) from error
             time.sleep(_PAUSE_S)

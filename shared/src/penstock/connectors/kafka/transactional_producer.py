@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka import TopicPartition
@@ -28,9 +29,10 @@ from aiokafka.errors import (
     for_code,
 )
 from aiokafka.producer.message_accumulator import BatchBuilder
-from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.protocol import produce
 from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 from aiokafka.record.default_records import DefaultRecordBatch
+from aiokafka.record.memory_records import MemoryRecords
 
 from penstock.kafka_clients import check_brokers, without_topic_creation
 from penstock.protocol.publishing import ProducerEpoch
@@ -46,6 +48,9 @@ _LONGEST_PAUSE_S: Final = 0.1
 _NOT_YET: Final = (ConcurrentTransactions, CoordinatorLoadInProgressError)
 """Nothing has been done: asking again repeats nothing."""
 _ELSEWHERE: Final = (*_NOT_YET, CoordinatorNotAvailableError, NotCoordinatorError, NodeNotReadyError)
+_REFUSED: Final = {10: "MESSAGE_TOO_LARGE", 18: "RECORD_LIST_TOO_LARGE", 32: "INVALID_TIMESTAMP", 87: "INVALID_RECORD"}
+"""Codes by which a broker refuses a batch for what is in it: sent again, it is refused again."""
+TOO_LARGE: Final = ("MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
 _SEQUENCES: Final = 1 << 31
 _CODECS: Final[dict[str | None, int]] = {
     None: 0,
@@ -54,6 +59,42 @@ _CODECS: Final[dict[str | None, int]] = {
     "lz4": DefaultRecordBatch.CODEC_LZ4,
     "zstd": DefaultRecordBatch.CODEC_ZSTD,
 }
+
+
+class ProduceRequest(produce.ProduceRequest):
+    """With the version whose answer says which records of a batch are refused (KIP-467), which aiokafka (0.14) has and
+    does not use."""
+
+
+ProduceRequest._CLASSES = (*produce.ProduceRequest._CLASSES, produce.ProduceRequest_v8)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@dataclass(frozen=True)
+class RefusedRecord:
+    """A record that a broker refuses for what it is."""
+
+    partition: TopicPartition
+    code: str
+    """Kafka's name of the error."""
+    said: str
+    """What the broker says of it."""
+    at_ms: int | None
+    key: bytes | None
+    value: bytes | None
+
+
+class RefusedBatchError(Exception):
+    """A broker refuses records for what they are, so the transaction cannot be committed; sent again they are refused.
+
+    `records` are those that it names. `unknown`: batches of which it does not say which records they are.
+    """
+
+    def __init__(self, records: list[RefusedRecord], unknown: list[RefusedRecord]) -> None:
+        first = (records or unknown)[0]
+        topic, number = first.partition
+        super().__init__(f"{topic}[{number}]: {first.code} {first.said}".rstrip())
+        self.records = records
+        self.unknown = unknown
 
 
 class TransactionalProducer:
@@ -73,6 +114,10 @@ class TransactionalProducer:
         """Partitions that the coordinator knows to be in the transaction."""
         self._gathered: dict[TopicPartition, BatchBuilder] = {}
         self._sending: asyncio.Task[None] | None = None
+        self._refused: list[RefusedRecord] = []
+        self._refused_batches: list[RefusedRecord] = []
+        self._refused_now: set[TopicPartition] = set()
+        """Partitions of the request under way whose batch is refused."""
 
     @property
     def connected(self) -> bool:
@@ -133,15 +178,19 @@ class TransactionalProducer:
 
         Raises:
             KafkaError: it is not, for certain.
+            RefusedBatchError: something of the transaction is refused.
         """
         await self._dispatch()
         await self._sent()
+        if self._refused or self._refused_batches:
+            raise RefusedBatchError(self._refused, self._refused_batches)
 
     async def commit(self) -> None:
         """Send what is left, and end the transaction.
 
         Raises:
             KafkaError: it is not committed for certain.
+            RefusedBatchError: something of it is refused, so it is not.
         """
         await self.flush()
         await self._coordinate(EndTxnRequest(self.transactional_id, *self._producer, True))
@@ -179,10 +228,13 @@ class TransactionalProducer:
         requests: defaultdict[int, defaultdict[str, list[tuple[int, bytes]]]] = defaultdict(lambda: defaultdict(list))
         for partition, batch in batches.items():
             sequence = self._sequences.get(partition, 0)
-            self._sequences[partition] = (sequence + batch.record_count()) % _SEQUENCES
             batch._set_producer_state(*self._producer, sequence)
             requests[leaders[partition]][partition.topic].append((partition.partition, bytes(batch._build())))
         await asyncio.gather(*(self._produce_at(leader, topics) for leader, topics in requests.items()))
+        for partition in batches.keys() - self._refused_now:  # behind what is refused the next batch takes its place
+            sequence = self._sequences.get(partition, 0) + batches[partition].record_count()
+            self._sequences[partition] = sequence % _SEQUENCES
+        self._refused_now.clear()
 
     async def _leader(self, partition: TopicPartition) -> int:
         """Who has it; a topic that was made just now is not known to every broker yet."""
@@ -205,8 +257,24 @@ class TransactionalProducer:
         request = ProduceRequest(self.transactional_id, -1, self._request_timeout_ms, list(topics.items()))
         answer: Any = await self.client.send(leader, request)
         for topic, partitions in answer.topics:
-            for partition, code, *_ in partitions:
-                _check(code, f"{topic}[{partition}]")
+            for partition, code, *rest in partitions:
+                if code in _REFUSED:
+                    place = TopicPartition(topic, partition)
+                    self._refuse(place, code, dict(topics[topic])[partition], rest[3:])
+                else:
+                    _check(code, f"{topic}[{partition}]")
+
+    def _refuse(self, place: TopicPartition, code: int, batch: bytes, told: list[Any]) -> None:
+        """Note what is refused; the rest of the transaction is still sent, so that all such records are found at once."""
+        errors, said = (told[0] or [], told[1] or "") if len(told) > 1 else ([], "")  # an older broker tells neither
+        records = _records(batch)
+        reasons = dict(errors) if errors or len(records) > 1 else {0: said}
+        if not reasons:
+            self._refused_batches.append(RefusedRecord(place, _REFUSED[code], said, None, None, None))
+        for index, why in reasons.items():
+            at_ms, key, value = records[index]
+            self._refused.append(RefusedRecord(place, _REFUSED[code], why or said, at_ms, key, value))
+        self._refused_now.add(place)
 
     async def _add(self, partitions: Iterable[TopicPartition]) -> None:
         topics: defaultdict[str, list[int]] = defaultdict(list)
@@ -258,6 +326,12 @@ async def _once_done(ask: Callable[[], Awaitable[Any]], not_done: tuple[type[Kaf
         except not_done:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _records(batch: bytes) -> list[tuple[int | None, bytes | None, bytes | None]]:
+    """Timestamp, key and value of each record of a batch."""
+    opened: Any = MemoryRecords(batch).next_batch()
+    return [(record.timestamp, record.key, record.value) for record in opened]
 
 
 def _check_answer(answer: Any) -> None:

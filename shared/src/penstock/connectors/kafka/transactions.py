@@ -4,6 +4,9 @@ Each transaction has an epoch of its own: InitProducerId fences and settles what
 late can decide nothing of a later transaction. As long as nothing is doubtful it is asked over the connection on which
 the last transaction was ended; that the epoch is the next one shows that nobody else had the id in between. Every call
 has a deadline, and after any doubt the producer is thrown away.
+
+A record that the topic refuses for what it is would be refused again. The policy for bad rows decides: the transaction is
+begun anew without it, with the record among the dead letters if there are any, or the attempt fails and names it.
 """
 
 from __future__ import annotations
@@ -21,23 +24,38 @@ from aiokafka.errors import (
     InvalidProducerEpoch,
     KafkaConnectionError,
     KafkaError,
-    MessageSizeTooLargeError,
     ProducerFenced,
     TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailed,
+    UnknownTopicOrPartitionError,
 )
 
-from penstock.connectors.base import ProducerFencedError, PublishContext, PublishedMark
-from penstock.connectors.kafka.encoding import DEAD, DEAD_HEADER, HASH, HEADER, KEY, TIMESTAMP_MS, VALUE
+from penstock.connectors.base import Policy, ProducerFencedError, PublishContext, PublishedMark
+from penstock.connectors.kafka.encoding import (
+    DEAD,
+    DEAD_HEADER,
+    HASH,
+    HEADER,
+    KEY,
+    RECORD_OVERHEAD,
+    TIMESTAMP_MS,
+    VALUE,
+)
 from penstock.connectors.kafka.mark_records import TOPIC_SETTINGS, last_mark, mark_record
 from penstock.connectors.kafka.marks import SinkMarks
 from penstock.connectors.kafka.topics import TopicAdmin
-from penstock.connectors.kafka.transactional_producer import TransactionalProducer
-from penstock.errors import ExternalError, PipelineError
+from penstock.connectors.kafka.transactional_producer import (
+    TOO_LARGE,
+    RefusedBatchError,
+    RefusedRecord,
+    TransactionalProducer,
+)
+from penstock.errors import ExternalError, PipelineError, RefusedRowError
 from penstock.kafka_clients import UNREACHED, aiokafka_options, raise_refusal, started
 from penstock.kafka_hanging import end_hanging
 from penstock.protocol.publishing import ProducerEpoch
 from penstock.settings import KafkaSettings
+from penstock.times import format_time
 
 if TYPE_CHECKING:
     import polars as pl
@@ -58,6 +76,14 @@ _DENIED: Final = (
     ClusterAuthorizationFailedError,
     TransactionalIdAuthorizationFailed,
 )
+INVALID_TIMESTAMP: Final = "INVALID_TIMESTAMP"
+_WAYS_OUT: Final = (
+    "nothing of the transaction is visible. Let the topic take the record (max.message.bytes, "
+    "message.timestamp.after.max.ms and before.max.ms, cleanup.policy), and what is complete is published; or set "
+    "bad_rows='skip' or 'dead_letter' and go on with it"
+)
+_Identity = tuple[bytes | None, bytes | None, int | None]
+"""Value and key of a record, and its timestamp where it is refused for that: what is the same in all is refused alike."""
 _log = structlog.get_logger("penstock.kafka")
 
 
@@ -73,23 +99,31 @@ class KafkaPublisher:
         context: PublishContext,
         create_partitions: int | None,
         *,
+        bad_rows: Policy = "fail",
         dead_letters: str | None = None,
         compression: str = "none",
     ) -> None:
-        """`dead_letters` is the topic of rows that cannot be records of `topic`, if they are written anywhere."""
+        """`bad_rows` says what becomes of rows that cannot be records of `topic`; `dead_letters` is the topic of those,
+        if they are written anywhere."""
         self._settings = settings
         self._topic = topic
         self._headers = tuple(headers)
         self._marks = marks
         self._context = context
         self._create_partitions = create_partitions
+        self._bad_rows = bad_rows
         self._dead_letters = dead_letters
         self._compression = None if compression == "none" else compression
         self._mark = TopicPartition(marks.topic, context.partition)
         self._transactional_id = f"{context.job}/{context.operator}/g{context.generation}/{context.partition}"
         self._client_id = f"penstock-{context.job[:8]}-{context.partition}"
         self._producer: TransactionalProducer | None = None
-        self._batch_bytes = BATCH_BYTES
+        self._takes_bytes = self._batch_bytes = BATCH_BYTES
+        self._dead_bytes = 0
+        self._refused: dict[_Identity, str] = {}
+        """Records that the topic refuses, and why, until the transaction without them is committed."""
+        self._topic_unknown = False
+        """Whether a broker does not know a topic: it was deleted, or is not known everywhere yet."""
         self._turn = context.partition
         """Which partition records without key go to."""
         self._discarding: set[asyncio.Task[None]] = set()
@@ -97,12 +131,11 @@ class KafkaPublisher:
     async def open(self) -> None:
         """See `SinkPublisher.open`: the topic is there, and the topic of the marks is made."""
         try:
-            limit = await asyncio.to_thread(self._prepare_topics)
+            await asyncio.to_thread(self._prepare_topics)
         except KafkaError as error:
             raise ExternalError(f"kafka at {self._settings.brokers}: {error!r}") from error
-        self._batch_bytes = min(BATCH_BYTES, limit)
 
-    def _prepare_topics(self) -> int:
+    def _prepare_topics(self) -> None:
         check_codec(self._compression)
         admin = TopicAdmin(self._settings, self._client_id)
         topics = self._topics()
@@ -115,7 +148,10 @@ class KafkaPublisher:
             found = admin.partitions(self._marks.topic)
         if found is not None and found < needed:  # a partition was added to the topic that is read
             admin.grow(self._marks.topic, needed)
-        return min(admin.max_message_bytes(topic) for topic in topics)
+        limits = [admin.limits(topic).max_message_bytes for topic in topics]
+        self._takes_bytes = self._batch_bytes = min(BATCH_BYTES, *limits)
+        self._dead_bytes = limits[-1]
+        self._topic_unknown = False
 
     # -- a transaction --------------------------------------------------------------------------------------------------
 
@@ -124,6 +160,8 @@ class KafkaPublisher:
 
     async def init_producer(self) -> ProducerEpoch:
         """See `SinkPublisher.init_producer`."""
+        if self._topic_unknown:
+            await self.open()
         producer = self._producer
         if producer is not None and producer.connected:
             async with self._certain("InitProducerId"):
@@ -153,19 +191,32 @@ class KafkaPublisher:
         async with self._certain("reading the mark"):
             return await last_mark(self._options(), self._mark)
 
-    async def commit(self, frames: Sequence[pl.DataFrame], mark: PublishedMark) -> None:
+    async def commit(self, frames: Sequence[pl.DataFrame], mark: PublishedMark) -> int:
         """See `SinkPublisher.commit`."""
         producer = self._producer
         assert producer is not None
         self._turn += 1
-        async with self._certain("the transaction"):
-            filling = Filling(producer, self._batch_bytes, self._compression)
-            for frame in frames:
-                await self._fill(filling, frame, producer)
-            record = (self._now_ms(), str(self._context.partition).encode(), mark_record(mark), [])
-            await filling.append(self._mark, [record])
-            await filling.send_all()
-            await producer.commit()
+        left_out = 0
+        try:
+            async with self._certain("the transaction"):
+                filling = Filling(producer, self._batch_bytes, self._compression)
+                for frame in frames:
+                    left_out += await self._fill(filling, frame, producer)
+                record = (self._now_ms(), str(self._context.partition).encode(), mark_record(mark), [])
+                await filling.append(self._mark, [record])
+                await filling.send_all()
+                await producer.commit()
+        except RefusedBatchError as error:
+            raise await self._refusal(error, frames) from error
+        if left_out:
+            _log.warning(
+                "the topic refuses records, which are left out",
+                topic=self._topic, rows=left_out, dead_letters=self._dead_letters,
+                reason=next(iter(self._refused.values())),
+            )  # fmt: skip
+        self._refused.clear()
+        self._batch_bytes = self._takes_bytes
+        return left_out
 
     async def close(self) -> None:
         """See `SinkPublisher.close`."""
@@ -175,10 +226,15 @@ class KafkaPublisher:
 
     # -- records --------------------------------------------------------------------------------------------------------
 
-    async def _fill(self, filling: Filling, frame: pl.DataFrame, producer: TransactionalProducer) -> None:
-        """Take the rows of a frame into batches, partition by partition, each in the order of its rows."""
+    async def _fill(self, filling: Filling, frame: pl.DataFrame, producer: TransactionalProducer) -> int:
+        """Take the rows of a frame into batches, partition by partition, each in the order of its rows.
+
+        Returns how many are left out because the topic refuses them.
+        """
         import polars as pl
 
+        frame, refused = self._without_refused(frame)
+        await self._fill_dead(filling, refused, producer)
         if DEAD in frame.columns:
             dead, frame = frame.filter(pl.col(DEAD).is_not_null()), frame.filter(pl.col(DEAD).is_null())
             await self._fill_dead(filling, dead, producer)
@@ -192,6 +248,22 @@ class KafkaPublisher:
                 await self._spread(filling, self._records(part), partitions)
             else:
                 await filling.append(partitions[number], self._records(part))
+        return refused.height
+
+    def _without_refused(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Rows that the topic is not known to refuse, and the others as dead letters, cut to what their topic takes."""
+        import polars as pl
+
+        values, keys, times = (_column(frame, name) for name in (VALUE, KEY, TIMESTAMP_MS))
+        found = [
+            self._refused.get((value, key, at_ms)) or self._refused.get((value, key, None))
+            for value, key, at_ms in zip(values, keys, times, strict=True)
+        ] if self._refused else [None] * frame.height  # fmt: skip
+        reasons = pl.Series(DEAD, found, pl.String)
+        letters = frame.select(VALUE, reasons).filter(pl.col(DEAD).is_not_null())
+        room = pl.lit(self._dead_bytes - RECORD_OVERHEAD - len(DEAD_HEADER)) - pl.col(DEAD).str.len_bytes()
+        letters = letters.with_columns(pl.col(VALUE).bin.head(room.clip(lower_bound=0)))
+        return frame.filter(reasons.is_null()), letters
 
     async def _fill_dead(self, filling: Filling, dead: pl.DataFrame, producer: TransactionalProducer) -> None:
         topic = self._dead_letters
@@ -251,15 +323,49 @@ class KafkaPublisher:
         for cause in causes:
             if isinstance(cause, _DENIED):
                 return PipelineError(f"{where}: {cause!r}; grant it to the user of this job")
-            if isinstance(cause, MessageSizeTooLargeError):
-                return PipelineError(
-                    f"{where}: a record is larger than the topic takes now; its max.message.bytes was lowered while the "
-                    "job ran: raise it again"
-                )
+            if isinstance(cause, UnknownTopicOrPartitionError):
+                self._topic_unknown = True
         if isinstance(error, KafkaError | OSError | TimeoutError):
             text = f"{where}: {error!r}" if str(error) else f"{where}: {type(error).__name__}"
             return ExternalError(f"{text}; {UNREACHED}" if isinstance(error, KafkaConnectionError) else text)
         return error
+
+    async def _refusal(
+        self, error: RefusedBatchError, frames: Sequence[pl.DataFrame]
+    ) -> ExternalError | RefusedRowError:
+        """What it means that records are refused: the transaction is to be begun anew without them, or nothing helps."""
+        where = f"kafka topic {self._topic!r} at {self._settings.brokers}"
+        for record in (*error.records, *error.unknown):
+            if record.partition.topic != self._topic:
+                return RefusedRowError(f"{where}: {error}; let topic {record.partition.topic!r} take such records")
+        if not error.records:
+            return await self._smaller(where, error)
+        own = {at_ms for frame in frames for at_ms in _column(frame, TIMESTAMP_MS)}
+        for record in error.records:
+            of_key = (
+                record.key is None and "key" in record.said
+            )  # a batch has one code, whatever is wrong with its records
+            if record.code == INVALID_TIMESTAMP and record.at_ms not in own and not of_key:
+                return RefusedRowError(
+                    f"{where}: {error}: the time of publishing; set the clock of this machine, or of the broker"
+                )
+        if self._bad_rows == "fail":
+            return RefusedRowError(
+                f"{where}: {_described(error.records[0])} ({len(error.records):,} such records); {_WAYS_OUT}"
+            )
+        for record in error.records:
+            at_ms = record.at_ms if record.code == INVALID_TIMESTAMP and record.at_ms in own else None
+            self._refused[record.value, record.key, at_ms] = f"{where}: {_described(record)}"
+        return ExternalError(f"{where}: {len(error.records):,} records are refused; again without them: {error}")
+
+    async def _smaller(self, where: str, error: RefusedBatchError) -> ExternalError:
+        """Batches are refused, and it is not known for which of their records: smaller ones show it."""
+        before = self._batch_bytes
+        if error.unknown[0].code in TOO_LARGE:  # than the topic takes now: it was changed
+            await self.open()
+        if self._batch_bytes >= before:
+            self._batch_bytes = max(1, before // 2)
+        return ExternalError(f"{where}: {error}; again with batches of {self._batch_bytes:,} bytes")
 
     def _discard(self) -> None:
         """Throw the producer away; whatever it had begun is settled by the next InitProducerId."""
@@ -269,6 +375,21 @@ class KafkaPublisher:
         task = asyncio.ensure_future(_stop(producer))
         self._discarding.add(task)
         task.add_done_callback(self._discarding.discard)
+
+
+def _column(frame: pl.DataFrame, name: str) -> Sequence[Any]:
+    """The values of a column of records; null where there is none."""
+    return frame[name].to_list() if name in frame.columns else [None] * frame.height
+
+
+def _described(record: RefusedRecord) -> str:
+    """Which record is refused, and why."""
+    at = "none" if record.at_ms is None else format_time(record.at_ms * 1_000)
+    return (
+        f"a broker refuses a record ({record.code}: {record.said or 'it does not say more'}): "
+        f"key {(record.key or b'')[:200]!r}, timestamp {at}, partition {record.partition.partition}, "
+        f"value {(record.value or b'')[:200]!r}"
+    )
 
 
 def check_codec(compression: str | None) -> None:

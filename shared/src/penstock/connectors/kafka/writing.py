@@ -2,6 +2,10 @@
 
 Kafka refuses no old writer outside a transaction; records of an upsert sink therefore carry the number of the attempt
 that wrote them, so that a consumer can tell a late record of a dead attempt from a newer one.
+
+A record that the topic refuses although it was judged by the topic's settings fails the attempt at once: with its batch
+the records beside it were refused, and sent again behind later ones they would change which record of a key is the
+newest. The next attempt judges rows by what the topic takes then, and does with them what the policy says.
 """
 
 from __future__ import annotations
@@ -10,14 +14,15 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from penstock.connectors.base import Prepared
 from penstock.connectors.kafka.encoding import DEAD, DEAD_HEADER, HASH, HEADER, KEY, TIMESTAMP_MS, VALUE, KafkaEncoder
-from penstock.connectors.kafka.topics import LOG_WARNINGS, LOGGER, TopicAdmin
-from penstock.errors import ExternalError
+from penstock.connectors.kafka.topics import LOG_WARNINGS, LOGGER, TopicAdmin, is_denied
+from penstock.errors import ExternalError, PenstockError, PipelineError, RefusedRowError
 from penstock.kafka_clients import confluent_options
 from penstock.settings import KafkaSettings
+from penstock.times import format_time
 
 if TYPE_CHECKING:
     import polars as pl
@@ -28,6 +33,15 @@ BATCH_BYTES: Final = 1 << 20
 BATCH_HEADER_BYTES: Final = 128
 """More than what a batch has beside its records."""
 ATTEMPT_HEADER: Final = "penstock-attempt"
+_REFUSED: Final = (
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+    KafkaError.INVALID_TIMESTAMP,
+    KafkaError.INVALID_RECORD,
+)
+"""What a broker refuses for what it is."""
+_BESIDE_REFUSED: Final = KafkaError._INVALID_DIFFERENT_RECORD
+_NO_TOPIC: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 _POLL_S: Final = 0.05
 _POLLS: Final = int(DELIVERY_TIMEOUT_MS / 1_000 / _POLL_S)
 
@@ -54,10 +68,12 @@ class KafkaWriter:
         self._fixed = [] if attempt_number is None else [(ATTEMPT_HEADER, str(attempt_number).encode())]
         self._partitions = partitions
         self._dead_letters = dead_letters
-        self._failures: list[str] = []
+        self._failure: PenstockError | None = None
+        """Why the first record that was not written was not."""
+        self._closed = False
         self._lock = threading.Lock()
         admin = TopicAdmin(settings, "penstock-sink")
-        limits = [admin.max_message_bytes(name) for name in (topic, dead_letters) if name is not None]
+        limits = [admin.limits(name).max_message_bytes for name in (topic, dead_letters) if name is not None]
         self._where = f"kafka topic {topic!r} at {settings.brokers}"
         self._producer: Any = Producer(
             {
@@ -130,23 +146,48 @@ class KafkaWriter:
 
     def close(self) -> None:
         """See `SinkWriter.close`; what is on its way may still arrive."""
+        self._closed = True
         self._producer.purge(in_queue=True, in_flight=False)
         self._producer.flush(0)
 
     def _flush(self) -> None:
-        left = self._producer.flush(DELIVERY_TIMEOUT_MS / 1_000)
-        self._check()
-        if left:
-            raise ExternalError(f"{self._where}: {left:,} records are not confirmed after two minutes")
+        """Until all is confirmed; a record that is refused is not waited for with the rest."""
+        left = len(self._producer)
+        for _ in range(_POLLS):
+            left = self._producer.flush(_POLL_S)
+            self._check()
+            if not left:
+                return
+            if self._closed:
+                raise ExternalError(f"{self._where}: the writer was closed before {left:,} records were confirmed")
+        raise ExternalError(f"{self._where}: {left:,} records are not confirmed after two minutes")
 
     def _delivered(self, error: KafkaError | None, message: Any) -> None:
-        if error is not None and error.code() != KafkaError._PURGE_QUEUE:
-            with self._lock:
-                self._failures.append(str(error))
+        if error is None or error.code() == KafkaError._PURGE_QUEUE:
+            return
+        with self._lock:
+            if self._failure is None and error.code() != _BESIDE_REFUSED:
+                self._failure = self._meaning(error, message)
+
+    def _meaning(self, error: KafkaError, message: Any) -> PenstockError:
+        topic = message.topic()
+        if error.code() in _REFUSED:
+            at = format_time(message.timestamp()[1] * 1_000)
+            return RefusedRowError(
+                f"{self._where}: topic {topic!r} refuses a record ({error}): key {(message.key() or b'')[:200]!r}, "
+                f"timestamp {at}, value {(message.value() or b'')[:200]!r}; let the topic take it (max.message.bytes, "
+                "message.timestamp.after.max.ms and before.max.ms, cleanup.policy). Another attempt judges rows by what "
+                "the topic takes then, and leaves them out if bad_rows= says so"
+            )
+        if is_denied(KafkaException(error)):
+            return PipelineError(f"{self._where}: {error}; grant it to the user of this job")
+        if error.code() in _NO_TOPIC:
+            return PipelineError(f"{self._where}: {error}: there is no topic {topic!r} any more; create it again")
+        return ExternalError(f"{self._where}: a record was not written: {error}")
 
     def _check(self) -> None:
-        """A record that was refused fails the attempt: its rows are lost otherwise."""
+        """A record that was not written fails the attempt: its rows are lost otherwise."""
         with self._lock:
-            failures = list(self._failures)
-        if failures:
-            raise ExternalError(f"{self._where}: {len(failures):,} records were not written: {failures[0]}")
+            failure = self._failure
+        if failure is not None:
+            raise failure

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CALL_TIMEOUT_S: Final = 60.0
 _NO_LOGIN: Final = (401, 403)
-_REFUSED: Final = 400
+REFUSED: Final = 400
 NOT_THERE: Final = 404
 CONFLICT: Final = 409
 TOO_LARGE: Final = 413
@@ -95,7 +95,7 @@ class OpenSearchPlace:
             raise PipelineError(f"{said}; check user and password in url=, or headers=, and their rights")
         if is_passing(answer.status_code):
             raise ExternalError(said)
-        if not answer.is_success and answer.status_code not in (_REFUSED, NOT_THERE, CONFLICT, TOO_LARGE):
+        if not answer.is_success and answer.status_code not in (REFUSED, NOT_THERE, CONFLICT, TOO_LARGE):
             raise PipelineError(f"{said}; check url=")
         return answer.status_code, found
 

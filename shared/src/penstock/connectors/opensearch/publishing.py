@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import msgspec
+import structlog
 
 from penstock.connectors.base import ProducerFencedError, PublishContext, PublishedMark
 from penstock.connectors.http_requests import is_passing
 from penstock.connectors.opensearch.encoding import DOCUMENT, ID, INDEX, MARKS
-from penstock.connectors.opensearch.places import CONFLICT, NOT_THERE, TOO_LARGE, OpenSearchPlace, reason
-from penstock.errors import ExternalError, PipelineError
+from penstock.connectors.opensearch.places import CONFLICT, NOT_THERE, REFUSED, TOO_LARGE, OpenSearchPlace, reason
+from penstock.errors import ExternalError, PipelineError, RefusedRowError
 from penstock.protocol.publishing import ProducerEpoch
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ BODY_BYTES: Final = 5 << 20
 _FIRST_PAUSE_S: Final = 0.1
 _PATIENCE_S: Final = 30.0
 """For how long documents are sent again that were refused because there was too much to do."""
+_log = structlog.get_logger("penstock.opensearch")
 _EPOCH_S: Final = 1_577_836_800
 """2020; versions count from here, so that they fit into 63 bits until 2088."""
 
@@ -49,7 +51,11 @@ class DocumentWriting:
     """As errors call the destination."""
     keyed: bool
     """Whether a document replaces the one that has its id."""
+    skips: bool = False
+    """Whether documents that are refused for what they are are left out, instead of failing."""
     body_bytes: int = BODY_BYTES
+    left_out: int = 0
+    """How many documents were, so far."""
 
     async def write(
         self, client: httpx2.AsyncClient, frames: Sequence[pl.DataFrame], version: int | None
@@ -61,7 +67,8 @@ class DocumentWriting:
 
         Raises:
             ExternalError: not all are written for certain.
-            PipelineError: one is refused, and would be again.
+            RefusedRowError: one is refused, and would be again.
+            PipelineError: all are.
         """
         conflicts: list[str] = []
         for lines in self._bodies([line.encode() for line in self._lines(frames, version)]):
@@ -129,11 +136,13 @@ class DocumentWriting:
             if len(lines) > 1:
                 return None
             what = lines[0][:200].decode(errors="replace").partition("\n")[0]
-            raise PipelineError(
+            self._refuse(
                 f"{self.name}: {status}: a document of {len(lines[0])} bytes is too large ({what}); let the node "
-                "(http.max_content_length) and what is before it (client_max_body_size of nginx) take such requests, or "
-                "write less"
+                "(http.max_content_length) and what is before it (client_max_body_size of nginx) take such requests, "
+                "write less",
+                1,
             )
+            return []
         if "errors" not in answer:
             raise PipelineError(f"{self.name}: {status}: {reason(answer)}; check url=")
         if not answer["errors"]:
@@ -150,11 +159,24 @@ class DocumentWriting:
         ]
 
     def _check(self, refused: Sequence[dict[str, Any]]) -> None:
+        """What becomes of documents that are refused for good: for what they are, or because of the index."""
+        for item in refused:
+            if item["status"] != REFUSED:
+                raise PipelineError(
+                    f"{self.name}: document {item['_id']}: {item['status']}: {reason(item)}; check index="
+                )
         if refused:
-            raise PipelineError(
+            self._refuse(
                 f"{self.name}: document {refused[0]['_id']}: {reason(refused[0])} ({len(refused)} in this request); "
-                "change the mapping, or what the pipeline writes"
+                "change the mapping, or what the pipeline writes",
+                len(refused),
             )
+
+    def _refuse(self, why: str, documents: int) -> None:
+        if not self.skips:
+            raise RefusedRowError(f"{why}, or say bad_rows='skip' to leave such rows out")
+        self.left_out += documents
+        _log.warning("documents are refused and left out", documents=documents, reason=why)
 
 
 def _passes(item: dict[str, Any]) -> bool:
@@ -210,9 +232,10 @@ class DocumentPublisher:
         fields = self._mark.fields if self._mark else {}
         return PublishedMark(fields["position"], fields["metadata"]) if "position" in fields else None
 
-    async def commit(self, frames: Sequence[pl.DataFrame], mark: PublishedMark) -> None:
+    async def commit(self, frames: Sequence[pl.DataFrame], mark: PublishedMark) -> int:
         """See `SinkPublisher.commit`."""
         assert self._mark is not None
+        self._writing.left_out = 0
         async with self._certain() as client:
             newer = await self._writing.write(client, frames, self._version() if self._writing.keyed else None)
             fields = {**self._mark.fields, "position": mark.position, "metadata": mark.metadata}
@@ -222,6 +245,7 @@ class DocumentPublisher:
             if changed is None:
                 raise self._fenced()
             self._mark = changed
+        return self._writing.left_out
 
     def _version(self) -> int:
         assert self._mark is not None

@@ -57,8 +57,8 @@ class Sink(TakesChanges, base.PublishedSink):
         delivery: `exactly-once`; or `at-least-once`, whose documents are sent when a checkpoint begins instead of when it
             is complete: added ones are there again after a failure, and of an id an older one until its newest is sent.
         bad_rows: what becomes of a row that makes no id or no name of an index (null, too long, or an id with text that
-            has in it what separates it from the next column, in `"{shop}-{day}"` a shop with a `-`): `fail`, or `skip`,
-            which counts it.
+            has in it what separates it from the next column, in `"{shop}-{day}"` a shop with a `-`), or whose document
+            OpenSearch refuses (a mapping, its size): `fail`, or `skip`, which counts it.
 
     Raises:
         PipelineError: something of it does not fit.
@@ -140,7 +140,7 @@ class Sink(TakesChanges, base.PublishedSink):
     def _writing(self) -> DocumentWriting:
         from penstock.connectors.opensearch.publishing import DocumentWriting
 
-        return DocumentWriting(self._place, self._name, keyed=bool(self._key))
+        return DocumentWriting(self._place, self._name, keyed=bool(self._key), skips=self.bad_rows == "skip")
 
     def _encoder(self, schema: Schema) -> DocumentEncoder:
         index: str | KeyTemplate = self.index
@@ -202,9 +202,11 @@ class Sink(TakesChanges, base.PublishedSink):
         """See `Sink.open`: the writer where the guarantee is at-least-once."""
         return GatheringWriter(self._encoder(schema), self._written)
 
-    async def _written(self, frames: Sequence[pl.DataFrame]) -> None:
+    async def _written(self, frames: Sequence[pl.DataFrame]) -> int:
+        writing = self._writing()
         async with self._place.client() as client:
-            await self._writing().write(client, frames, None)
+            await writing.write(client, frames, None)
+        return writing.left_out
 
 
 def _check_name(index: str) -> None:

@@ -85,7 +85,7 @@ class PostgresPublisher:
             found = await (await connection.execute(query, self._key)).fetchone()
         return None if found is None or found[0] is None else PublishedMark(*found)
 
-    async def commit(self, frames: Sequence[pl.DataFrame], mark: PublishedMark) -> None:
+    async def commit(self, frames: Sequence[pl.DataFrame], mark: PublishedMark) -> int:
         """See `SinkPublisher.commit`."""
         async with self._certain("the transaction") as connection, connection.transaction():
             query = self._marks("select producer from {marks} where " + _KEY + " for update")
@@ -94,9 +94,10 @@ class PostgresPublisher:
                 raise ProducerFencedError(
                     f"{self._place.name}: another publisher of partition {self._key[-1]} has started"
                 )
-            await self._writing.write(connection, frames)
+            left_out = await self._writing.write(connection, frames)
             update = self._marks("update {marks} set position = %s, metadata = %s, changed = now() where " + _KEY)
             await connection.execute(update, (mark.position, mark.metadata, *self._key))
+        return left_out
 
     async def close(self) -> None:
         """See `SinkPublisher.close`."""
@@ -109,7 +110,7 @@ class PostgresPublisher:
         """A connection, with a deadline; whatever is not certain throws it away."""
         where = f"{self._place.name}: {step}: "
         try:
-            with self._place.errors(where):
+            with self._place.errors(where, writing=True):
                 async with asyncio.timeout(CALL_TIMEOUT_S):
                     yield await self._connected()
         except ProducerFencedError:

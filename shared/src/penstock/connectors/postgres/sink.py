@@ -41,8 +41,8 @@ class Sink(TakesChanges, base.PublishedSink):
         create: make the table if there is none, with the key as primary key.
         delivery: `exactly-once`; or `at-least-once`, whose rows are committed when a checkpoint begins instead of when it
             is complete: without a key they are there again after a failure. They wait in memory until then.
-        bad_rows: what becomes of a row that Postgres has no way to hold (a text with a zero character, no key): `fail`,
-            or `skip`, which counts it.
+        bad_rows: what becomes of a row that Postgres has no way to hold (a text with a zero character, no key), or
+            refuses (a constraint, a trigger, a text that is too long): `fail`, or `skip`, which counts it.
 
     Raises:
         PipelineError: something of it does not fit.
@@ -108,7 +108,7 @@ class Sink(TakesChanges, base.PublishedSink):
         return KeyedRows(_WHAT, self.key, self._changes)
 
     def _writing(self) -> TableWriting:
-        return TableWriting(self.target, self.key, self.create)
+        return TableWriting(self.target, self.key, self.create, skips=self.bad_rows == "skip")
 
     def _encoder(self, schema: Schema) -> RowEncoder:
         return RowEncoder(self.target.name, schema, self._rows, skips=self.bad_rows == "skip")
@@ -147,7 +147,7 @@ class Sink(TakesChanges, base.PublishedSink):
         """See `Sink.open`: the writer where the guarantee is at-least-once."""
         return GatheringWriter(self._encoder(schema), self._written)
 
-    async def _written(self, frames: Sequence[pl.DataFrame]) -> None:
-        with self.target.errors(f"{self.target.name}: "):
+    async def _written(self, frames: Sequence[pl.DataFrame]) -> int:
+        with self.target.errors(f"{self.target.name}: ", writing=True):
             async with self.target.connection() as connection, connection.transaction():
-                await self._writing().write(connection, frames)
+                return await self._writing().write(connection, frames)

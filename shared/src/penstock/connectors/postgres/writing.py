@@ -8,9 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import structlog
+
 from penstock.connectors.postgres.encoding import COLUMN, GONE, copy_lines
 from penstock.errors import PipelineError
-from penstock.postgres_tables.tables import TableColumn, TablePlace, composed, identifier, postgres_type
+from penstock.postgres_tables.tables import (
+    TableColumn,
+    TablePlace,
+    composed,
+    identifier,
+    postgres_type,
+    refuses_row,
+)
 from penstock.types import FLOATS, INTEGERS, STRING, DataType, DecimalType, Scalar, Schema
 
 if TYPE_CHECKING:
@@ -27,6 +36,7 @@ _INTEGERS: Final = ("smallint", "integer", "bigint")
 _DIGITS: Final = {"int8": 3, "uint8": 3, "int16": 5, "uint16": 5, "int32": 10, "uint32": 10, "int64": 19, "uint64": 20}
 _NUMERIC: Final = re.compile(r"numeric(?:\((\d+),(-?\d+)\))?")
 _JSON: Final = ("jsonb", "json", "text")
+_log = structlog.get_logger("penstock.postgres")
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,8 @@ class TableWriting:
     key: tuple[str, ...]
     """A row replaces the one that has the same; empty: rows are added."""
     create: bool
+    skips: bool = False
+    """Whether rows that Postgres refuses are left out, instead of failing."""
 
     # -- the table ------------------------------------------------------------------------------------------------------
 
@@ -90,13 +102,42 @@ class TableWriting:
 
     # -- rows -----------------------------------------------------------------------------------------------------------
 
-    async def write(self, connection: AsyncConnection[Any], frames: Sequence[pl.DataFrame]) -> None:
-        """The rows, in order, in the transaction of the caller."""
+    async def write(self, connection: AsyncConnection[Any], frames: Sequence[pl.DataFrame]) -> int:
+        """The rows, in order, in the transaction of the caller; returns how many are refused and left out."""
         import polars as pl
 
         if not frames:
-            return
+            return 0
         rows = pl.concat(frames)
+        if self.skips:
+            return await self._write_what_it_takes(connection, rows)
+        await self._write(connection, rows)
+        return 0
+
+    async def _write_what_it_takes(self, connection: AsyncConnection[Any], rows: pl.DataFrame) -> int:
+        """By halves, each in a savepoint, until every row that is refused stands alone; how many these are."""
+        import psycopg
+
+        try:
+            async with connection.transaction():
+                await self._write(connection, rows)
+                await connection.execute("set constraints all immediate")  # else the commit would refuse all
+                await connection.execute(f"drop table if exists pg_temp.{STAGED}".encode())
+                return 0
+        except psycopg.Error as error:
+            if not refuses_row(error):
+                raise
+            if rows.height == 1:
+                said = " ".join(str(error).split())
+                _log.warning("a row is refused and left out", table=self.place.name, reason=said, code=error.sqlstate)
+                return 1
+        half = rows.height // 2
+        first = await self._write_what_it_takes(connection, rows.head(half))
+        return first + await self._write_what_it_takes(connection, rows.slice(half))
+
+    async def _write(self, connection: AsyncConnection[Any], rows: pl.DataFrame) -> None:
+        import polars as pl
+
         names = [name.removeprefix(COLUMN) for name in rows.columns if name != GONE]
         if not self.key:
             await _copy(connection, self.place.identifier(), names, rows)

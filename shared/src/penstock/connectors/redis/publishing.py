@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from struct import pack
 from typing import TYPE_CHECKING, Any, Final
 
+import structlog
+
 from penstock.connectors.base import ProducerFencedError, PublishContext, PublishedMark
 from penstock.connectors.redis.encoding import COLUMN, GONE, NAME
 from penstock.connectors.redis.places import RedisPlace
-from penstock.errors import PipelineError
+from penstock.errors import PipelineError, RefusedRowError
 from penstock.protocol.publishing import ProducerEpoch
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 _ROWS_PER_ARGUMENT: Final = 500
 _FENCED: Final = b"fenced"
 _LONG: Final = 1 << 16
+_log = structlog.get_logger("penstock.redis")
 
 _SCRIPT: Final = """
 local producer, position, metadata, option = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -58,12 +61,17 @@ option, names of the fields, and rows as MessagePack, some hundred in each argum
 HASHES: Final = (
     _SCRIPT
     % """
+local wrong = {}
 for a = 6, #ARGV do
     for _, row in ipairs(cmsgpack.unpack(ARGV[a])) do
-        local wrong = check(row[1], 'hash')
-        if wrong then return wrong end
+        local found = check(row[1], 'hash')
+        if found then
+            wrong[#wrong + 1] = found[1]
+            wrong[#wrong + 1] = found[2]
+        end
     end
 end
+if #wrong > 0 then return wrong end
 for a = 6, #ARGV do
     for _, row in ipairs(cmsgpack.unpack(ARGV[a])) do
         if row[2] then
@@ -111,16 +119,21 @@ class RedisWriting:
     stream: str | None
     """The stream; None: hashes, which rows name."""
     option: str
+    skips: bool = False
+    """Whether rows whose name something else has are left out, instead of failing."""
 
     async def write(
         self, client: Redis, frames: Sequence[pl.DataFrame], mark_key: str, mark: PublishedMark | None, producer: int
-    ) -> None:
-        """Encoded rows, in order, and the mark, if there is one.
+    ) -> int:
+        """Encoded rows, in order, and the mark, if there is one; returns how many rows are left out.
 
         Raises:
             ProducerFencedError: the mark has another number.
-            PipelineError: something else has the name of a hash or of the stream.
+            RefusedRowError: something else has the name of a hash.
+            PipelineError: something else has the name of the stream.
         """
+        import polars as pl
+
         keys = [mark_key] if self.stream is None else [mark_key, self.stream]
         number = "" if mark is None else str(producer)
         position, metadata = ("", "") if mark is None else (str(mark.position), mark.metadata)
@@ -128,11 +141,18 @@ class RedisWriting:
         found: list[bytes] = await client.register_script(self.script)(keys=keys, args=arguments)
         if found == [_FENCED]:
             raise ProducerFencedError(f"{self.name}: another publisher of {mark_key} has started")
-        if found:
-            key, kind = (part.decode(errors="replace") for part in found)
-            raise PipelineError(
-                f"{self.name}: {key} is there, and is a {kind}; nothing was written. Remove it, or write elsewhere"
-            )
+        if not found:
+            return 0
+        key, kind = (part.decode(errors="replace") for part in found[:2])
+        why = f"{self.name}: {key} is there, and is a {kind}; nothing was written. Remove it, or write elsewhere"
+        if self.stream is not None:
+            raise PipelineError(why)
+        if not self.skips:
+            raise RefusedRowError(f"{why}, or say bad_rows='skip' to leave such rows out")
+        kept = [frame.filter(~pl.col(NAME).is_in([name.decode() for name in found[::2]])) for frame in frames]
+        left_out = sum(frame.height for frame in frames) - sum(frame.height for frame in kept)
+        _log.warning("rows are left out", rows=left_out, reason=why)
+        return left_out + await self.write(client, kept, mark_key, mark, producer)
 
 
 def _names_of(frames: Sequence[pl.DataFrame]) -> bytes:
@@ -194,10 +214,10 @@ class RedisPublisher:
             position, metadata = await client.hmget(self._key, ["position", "metadata"])
         return None if position is None else PublishedMark(int(position), metadata.decode())
 
-    async def commit(self, frames: Sequence[pl.DataFrame], mark: PublishedMark) -> None:
+    async def commit(self, frames: Sequence[pl.DataFrame], mark: PublishedMark) -> int:
         """See `SinkPublisher.commit`."""
         async with self._certain("the transaction") as client:
-            await self._writing.write(client, frames, self._key, mark, self._producer)
+            return await self._writing.write(client, frames, self._key, mark, self._producer)
 
     async def close(self) -> None:
         """See `SinkPublisher.close`."""

@@ -107,12 +107,13 @@ class _RedisSink(base.PublishedSink):
         """See `Sink.open`: the writer where the guarantee is at-least-once."""
         return GatheringWriter(self._encoder(schema), self._written)
 
-    async def _written(self, frames: Sequence[pl.DataFrame]) -> None:
-        writing = self._writing()
+    async def _written(self, frames: Sequence[pl.DataFrame]) -> int:
+        writing, left_out = self._writing(), 0
         async with self._place.client() as client:
             for frame in frames:
                 async with self._place.within(f"{writing.name}: ", "check the rights and what is there"):
-                    await writing.write(client, [frame], "penstock:no-mark", None, 0)
+                    left_out += await writing.write(client, [frame], "penstock:no-mark", None, 0)
+        return left_out
 
 
 class Sink(_RedisSink):
@@ -129,7 +130,8 @@ class Sink(_RedisSink):
         delivery: `exactly-once`; or `at-least-once`, whose rows are written when a checkpoint begins instead of when
             it is complete: older ones may be there again until the newest one of their key is.
         bad_rows: what becomes of a row whose key has a null, or text with what separates it from the next column, in
-            `"{shop}:{item}"` a shop with a `:`: `fail`, or `skip`, which counts it.
+            `"{shop}:{item}"` a shop with a `:`, or where something else has the name of the hash: `fail`, or `skip`,
+            which counts it.
 
     Raises:
         PipelineError: something of it does not fit.
@@ -168,7 +170,9 @@ class Sink(_RedisSink):
         from penstock.connectors.redis.publishing import HASHES, RedisWriting
 
         ttl = "" if self.ttl_us is None else str(max(1, self.ttl_us // 1_000))
-        return RedisWriting(self._place, f"redis hashes {self.key} at {self._place.address}", HASHES, None, ttl)
+        return RedisWriting(
+            self._place, f"redis hashes {self.key} at {self._place.address}", HASHES, None, ttl, self.bad_rows == "skip"
+        )
 
     def check(self, schema: Schema, *, updates: bool) -> None:
         """See `Sink.check`."""
