@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-import structlog
 from msgspec.structs import replace as replace_struct
 
 from penstock.adapters.directory.blobs import DirectoryBlobs
@@ -40,7 +39,7 @@ from penstock.jobmanager.coordinator import VIEW_MS, CoordinatorService, Coordin
 from penstock.jobmanager.job_spec import JobSpec
 from penstock.jobmanager.leadership import ControlPorts
 from penstock.jobmanager.view_building import job_view
-from penstock.observability.logs import LogFormat, configure_logging
+from penstock.observability.logs import LogFormat, keep_quiet
 from penstock.observability.user_frames import user_frames
 from penstock.ports import BlobNotFoundError
 from penstock.protocol.checkpoints import CheckpointSettings
@@ -461,8 +460,7 @@ def run_pipeline(
     Raises:
         PenstockError: the job failed; the error is what its code or the engine raised.
     """
-    if not structlog.is_configured():
-        configure_logging("text", "warning")
+    keep_quiet()
     with contextlib.ExitStack() as stack:
         if directory is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-")))

@@ -563,7 +563,7 @@ def of_arrow(kind: pa.DataType, where: str) -> DataType:
 
     if pa.types.is_dictionary(kind):
         return of_arrow(kind.value_type, where)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return ListType(of_arrow(kind.value_type, where))
     if pa.types.is_map(kind):
         if of_arrow(kind.key_type, where) != STRING:
@@ -592,7 +592,7 @@ def of_arrow(kind: pa.DataType, where: str) -> DataType:
     simple: dict[Any, Scalar] = {
         pa.bool_(): BOOLEAN, pa.int8(): INT8, pa.int16(): INT16, pa.int32(): INT32, pa.int64(): INT64,
         pa.uint8(): UINT8, pa.uint16(): UINT16, pa.uint32(): UINT32, pa.uint64(): UINT64,
-        pa.float32(): FLOAT32, pa.float64(): FLOAT64, pa.null(): NULL,
+        pa.float16(): FLOAT32, pa.float32(): FLOAT32, pa.float64(): FLOAT64, pa.null(): NULL,
     }  # fmt: skip
     if kind in simple:
         return simple[kind]

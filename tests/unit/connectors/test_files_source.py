@@ -22,7 +22,7 @@ from penstock import Pipeline, col, lit
 from penstock.connectors import files
 from penstock.connectors.base import EndOfSplit, ReadContext
 from penstock.connectors.files import reading as file_reading
-from penstock.errors import ExternalError, PipelineError
+from penstock.errors import BadRecordError, ExternalError, PipelineError
 
 
 @dataclass
@@ -312,6 +312,58 @@ async def test_damaged_files(tmp_path: Path, read_split: Callable[..., Any]) -> 
 
 
 # -- the rest -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mark", ["a.parquet", "z.parquet", "a.arrow"])
+def test_a_file_of_no_bytes_among_others_is_a_bad_record(mark: str, tmp_path: Path) -> None:
+    """Interrupted writers leave some; its size is looked at, whichever file tells the schema."""
+    parquet.write_table(pa.table({"n": [1, 2]}), tmp_path / "m.parquet")
+    (tmp_path / mark).touch()
+    for options in ({}, {"schema": pa.schema([("n", pa.int64())])}):
+        rows = Pipeline("p").read(files.Source(tmp_path, bad_rows="skip", **options))
+        assert rows.collect()["n"].to_list() == [1, 2]
+        dead = Pipeline("p").read(files.Source(tmp_path, bad_rows="dead_letter", **options)).dead_letters()
+        [(error, raw, where)] = dead.collect().rows()
+        assert (raw, where) == (b"", mark)
+        assert error.startswith("the file is empty (0 bytes)")
+        with pytest.raises(BadRecordError, match=f"{mark}: the file is empty"):
+            Pipeline("p").read(files.Source(tmp_path, **options)).collect()
+
+
+@pytest.mark.parametrize("extension", ["parquet", "arrow"])
+def test_vectors_of_a_fixed_size_and_small_floats(extension: str, tmp_path: Path) -> None:
+    """As models write them; within others too."""
+    vector = pa.list_(pa.float16(), 2)
+    table = pa.table(
+        {
+            "v": pa.array([[1.5, 2.0], None, [0.5, -1.0]], vector),
+            "h": pa.array([1.5, None, -2.0], pa.float16()),
+            "s": pa.array(
+                [{"at": [1, 2]}, None, {"at": None}], pa.struct([("at", pa.list_(pa.timestamp("s", "UTC"), 2))])
+            ),
+        }
+    )
+    path = tmp_path / f"vectors.{extension}"
+    if extension == "parquet":
+        parquet.write_table(table, path, row_group_size=2)
+    else:
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table, max_chunksize=2)
+    at = [datetime(1970, 1, 1, 0, 0, second, tzinfo=UTC) for second in (1, 2)]
+    for options in ({}, {"schema": table.schema}, {"batch_rows": 1}):
+        stream = Pipeline("p").read(files.Source(path, **options))
+        assert [str(stream.schema.field(name).type) for name in ("v", "h")] == ["list[float32]", "float32"]
+        found = stream.collect()
+        assert found["v"].to_list() == [[1.5, 2.0], None, [0.5, -1.0]]
+        assert found["h"].to_list() == [1.5, None, -2.0]
+        assert [s and s["at"] for s in found["s"].to_list()] == [at, None, None]
+
+
+def test_lines_that_end_with_cr_alone_are_named(tmp_path: Path) -> None:
+    (tmp_path / "old.csv").write_bytes(b"n,text\r1,a\r2,b\r")
+    schema = pa.schema([("n", pa.int64()), ("text", pa.string())])
+    with pytest.raises(PipelineError, match=r"old\.csv: its lines end with CR alone.* tr '\\r' '\\n'"):
+        Pipeline("p").read(files.Source(tmp_path, schema=schema, bad_rows="skip")).collect()
 
 
 async def test_rate(tmp_path: Path, time: Any) -> None:

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import structlog
 
 from penstock import Pipeline, col, count, tumbling
 from penstock.connectors import collecting, files, iterables, kafka
 from penstock.errors import PenstockError, UsageError
 from penstock.testing import run_pipeline, run_sinks
+from penstock.testing.cluster import PenstockCluster
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -100,3 +102,12 @@ def test_what_user_code_raises_is_raised() -> None:
     p.read(iterables.Source([], schema=Payment)).map(boom).write(collecting.Sink())
     with pytest.raises(PenstockError, match="no a"):
         run_pipeline(p, [paid("a", 1.0, 0)])
+
+
+def test_a_run_that_goes_well_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a cluster logs of it is nothing to users' tests, unless they have said how to log."""
+    structlog.reset_defaults()
+    assert run_pipeline(totals(), [paid("a", 1.0, 0)])
+    with PenstockCluster(workers=1) as cluster:
+        cluster.submit(totals(), [paid("a", 1.0, 0)]).wait()
+    assert capsys.readouterr() == ("", "")

@@ -294,13 +294,21 @@ def header_of(line: bytes, delimiter: str, where: str) -> list[str]:
     """The column names of a file's first record.
 
     Raises:
-        PipelineError: it is not UTF-8.
+        PipelineError: it is not UTF-8, or no line.
     """
     try:
         text = line.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise PipelineError(f"{where}: the header is not UTF-8: {error}") from error
-    return next(csv.reader([text.rstrip("\r\n")], delimiter=delimiter), [])
+    try:
+        return next(csv.reader([text.rstrip("\r\n")], delimiter=delimiter), [])
+    except csv.Error as error:
+        if "\r" not in text.rstrip("\r\n"):
+            raise PipelineError(f"{where}: the header is no CSV: {error}") from error
+        raise PipelineError(
+            f"{where}: its lines end with CR alone, as on old Macs, and are wanted with LF or CR LF; convert the file, "
+            "for example with tr '\\r' '\\n'"
+        ) from error
 
 
 def _raw(record: bytes) -> bytes:

@@ -12,13 +12,14 @@ by Arrow, several times faster than as datetime objects; whatever that does not 
 
 from __future__ import annotations
 
+import json
 import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
 
 import msgspec
 
@@ -47,6 +48,8 @@ _NEWLINE: Final = 10
 _MISSING: Final = re.compile(
     r"(?:Object missing required field `(.*?)`|Expected `[^`]*`, got `null`)(?: - at `\$\.?(.*?)`)?$"
 )
+_TRUNCATED: Final = "Input data was truncated"
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _FINER: Final = r"(:[0-9]{2}\.[0-9]{6})[0-9]+"
 """Seconds with more digits than microseconds have; the group is what stays."""
 _MAY_BE_FINER: Final = re.compile(_FINER.encode())
@@ -159,7 +162,7 @@ class JsonDecoder:
                 indexes.append(index)
             except (msgspec.MsgspecError, ValueError, RecursionError) as error:
                 if not (skip_blank and not value.strip()):
-                    bad.append(BadLine(index, _reason(error), value))
+                    bad.append(BadLine(index, _reason(error, value), value))
         frame, wrong = self._builder.frame([getter(rows) for getter in self._getters])
         bad += [BadLine(indexes[index], error, values[indexes[index]]) for index, error in wrong]
         return Decoded(frame, sorted(bad, key=lambda line: line.index) if wrong else bad)
@@ -362,10 +365,40 @@ def _member_hint(field: Field, scalars: Mapping[str, Any]) -> Any:
     return typing.NotRequired[hint] if field.nullable or field.default is not None else hint
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, value: bytes) -> str:
+    """What is wrong with a record, with the name of the column where that can be told."""
     if isinstance(error, UnicodeDecodeError):
         return f"not UTF-8: {error}"
+    if isinstance(error, msgspec.DecodeError) and not isinstance(error, msgspec.ValidationError):
+        return _malformed(error, value)
     missing = _MISSING.match(str(error))
     if missing is not None:
         return f"{'.'.join(filter(None, missing.group(2, 1)))}: {MISSING}"
     return str(error) or type(error).__name__
+
+
+def _malformed(error: Exception, value: bytes) -> str:
+    """msgspec says "truncated" of half a surrogate pair as well, which Python takes."""
+    if not value.strip():
+        return "the record is empty"
+    try:
+        found = _surrogate_in(json.loads(value), "")
+    except (ValueError, RecursionError):
+        found = None
+    if found is not None:
+        return f"{found}: the text has a lone surrogate (half of a character in UTF-16), which is no text"
+    return "the record ends within its JSON" if str(error) == _TRUNCATED else str(error)
+
+
+def _surrogate_in(value: Any, path: str) -> str | None:
+    """Where a text, or a name, has one."""
+    if isinstance(value, str):
+        return (path or "the record") if _SURROGATE.search(value) else None
+    members: list[tuple[str, Any]] = []
+    if isinstance(value, dict):
+        members = [(f"{path}.{name}".lstrip("."), each) for name, each in cast("dict[str, Any]", value).items()]
+        if any(map(_SURROGATE.search, cast("dict[str, Any]", value))):
+            return f"a name in {path or 'the record'}"
+    elif isinstance(value, list):
+        members = [(f"{path}[{index}]", each) for index, each in enumerate(cast("list[Any]", value))]
+    return next((found for name, each in members if (found := _surrogate_in(each, name)) is not None), None)

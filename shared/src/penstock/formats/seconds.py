@@ -1,7 +1,8 @@
-"""Arrow's timestamps and durations in seconds, as milliseconds.
+"""Arrow's timestamps and durations in seconds, as milliseconds; and lists of a fixed size and float16 as others are.
 
 Polars has no seconds. Where it takes them from Arrow it multiplies them without a look, so that what is 300 million years
-away becomes any other time; here they are multiplied with one.
+away becomes any other time; here they are multiplied with one. Vectors of models are often lists of a fixed size, of
+float16: they become lists and float32.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ Beyond = dict[str, dict[int, str]]
 
 
 def in_millis(batch: pa.RecordBatch | pa.Table) -> tuple[pa.RecordBatch | pa.Table, Beyond]:
-    """The batch with milliseconds for seconds, however deep they stand, and the rows where that cannot be, null there."""
+    """The batch with milliseconds for seconds, however deep they stand, and the rows where that cannot be, null there.
+
+    And with lists for those of a fixed size, and float32 for float16.
+    """
     beyond: Beyond = {}
     for index, field in enumerate(batch.schema):
         kind = _finer(field.type)
@@ -35,6 +39,10 @@ def _finer(kind: Any) -> Any:
         return pa.timestamp("ms", kind.tz)
     if pa.types.is_duration(kind) and kind.unit == "s":
         return pa.duration("ms")
+    if pa.types.is_float16(kind):
+        return pa.float32()
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_finer_field(kind.value_field))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return (pa.list_ if pa.types.is_list(kind) else pa.large_list)(_finer_field(kind.value_field))
     if pa.types.is_map(kind):

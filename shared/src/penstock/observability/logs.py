@@ -53,6 +53,12 @@ def configure_logging(form: LogFormat, level: str) -> None:
     _take_libraries(level)
 
 
+def keep_quiet() -> None:
+    """Log warnings alone, where nobody has said how: of a pipeline in a script, a notebook or a test."""
+    if not structlog.is_configured():
+        configure_logging("text", "warning")
+
+
 def _take_libraries(level: str) -> None:
     root = logging.getLogger()
     if not any(isinstance(handler, _ToStructlog) for handler in root.handlers):

@@ -17,6 +17,7 @@ from typing import Any, Literal, Self, TypeVar
 from penstock.api.pipeline import DeclaredPipeline
 from penstock.errors import ExternalError, PenstockError, UsageError, UserCodeError, nearest
 from penstock.jobmanager.coordinator import CoordinatorService
+from penstock.observability.logs import keep_quiet
 from penstock.protocol.checkpoints import CheckpointSettings
 from penstock.protocol.joblog import JobSettings
 from penstock.protocol.messages import Restore
@@ -54,6 +55,7 @@ class PenstockCluster:
     """
 
     def __init__(self, *, workers: int = 2, slots: int = 4) -> None:
+        keep_quiet()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="penstock-cluster", daemon=True)
         self._thread.start()

@@ -20,6 +20,7 @@ from penstock.api.pipeline import DeclaredPipeline
 from penstock.blocking import run_blocking
 from penstock.errors import PenstockError, UsageError, UserCodeError
 from penstock.graph.logical import LogicalPlan
+from penstock.observability.logs import keep_quiet
 from penstock.testing.feeds import Collected, Rows, elapse, feeds_of, rewired
 from penstock.testing.virtual_time import VirtualLoop
 from penstock.times import Duration, duration_us, to_micros
@@ -95,6 +96,7 @@ def run_sinks(
     if duration_us(wait, "wait"):
         for feed in feeds.values():
             feed.items.append(elapse(wait))
+    keep_quiet()
     sinks: Collected = {}
     plan = rewired(pipeline.plan, feeds, sinks, batch)
     run_blocking(_run(plan, parallelism, to_micros(now)), VirtualLoop)

@@ -124,6 +124,33 @@ class ColumnarReader:
         self._group = None
 
 
+class EmptyFile:
+    """A file of no bytes, which is neither Parquet nor Arrow: one bad record, and no row."""
+
+    def __init__(self, file: InputFile, name: str, schema: Schema, position: Position) -> None:
+        self._name = name
+        self._schema = schema
+        self._identity = file.identity()
+        self._said = bool(position and position.get("group"))
+
+    async def read(self, max_rows: int) -> Fetched:
+        """See `SplitReader.read`."""
+        import polars as pl
+
+        if self._said:
+            raise EndOfSplit
+        self._said = True
+        reason = "the file is empty (0 bytes): whoever wrote it was interrupted, or it is a mark; leave it out of path="
+        return Fetched(pl.DataFrame(schema=self._schema.polars()), [BadRow(reason, b"", self._name)])
+
+    def position(self) -> Position:
+        """See `SplitReader.position`."""
+        return {"group": int(self._said), "row": 0, "identity": self._identity}
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
 def _filled(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
     """All columns of the schema; those that were not read are null."""
     import polars as pl

@@ -122,8 +122,9 @@ class Source(base.Source[T], Generic[T]):
 
         from penstock.connectors.files.columnar import arrow_schema
 
-        names = [split.id for split in self.discover()]
-        file = self._files.file(names[0])
+        splits = self.discover()
+        names = [split.id for split in splits]
+        file = self._files.file(next((split.id for split in splits if split.size_bytes), names[0]))
         if self._format(file) in ("jsonl", "csv"):
             raise PipelineError(
                 f"files.Source: {file} does not tell the types of its columns; give schema=, a dataclass with a field "
@@ -263,13 +264,15 @@ class Source(base.Source[T], Generic[T]):
         return self.schema.select(names) if names else _NO_COLUMNS
 
     def _reader(self, split: Split, schema: Schema, position: Position, pace: Pace) -> base.SplitReader:
-        from penstock.connectors.files.columnar import ColumnarReader, Rows
+        from penstock.connectors.files.columnar import ColumnarReader, EmptyFile, Rows
         from penstock.connectors.files.reading import GzipContent, TextReader
 
         file = self._files.file(split.id)
         kind = self._format(file)
         if kind in ("parquet", "arrow"):
             form = self.event_time.form if self.event_time is not None else None
+            if file.size == 0:
+                return EmptyFile(file, split.id, schema, position)
             return ColumnarReader(file, split.id, Rows(schema, self.timezone, self._wanted, form), position, pace)
         if (part := FileRange.of(position)) is not None:
             part.check(file, may_grow=True)
