@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError
 
 from penstock.batches import EVENT_TIME
 from penstock.connectors import kafka
-from penstock.connectors.base import Fetched
+from penstock.connectors.base import Fetched, KnowsAnswers
 from penstock.connectors.declaring import zone
 from penstock.connectors.kafka.avro_values import AvroValues
 from penstock.connectors.kafka.decoding import RECORD_TIMESTAMP, Records, value_decoder
@@ -138,6 +138,22 @@ def sorted_out(monkeypatch, *batches):
     for messages in batches:
         behind = reader._sorted_out(messages, records, behind)
     return records.offsets, behind
+
+
+@pytest.mark.parametrize("message", ["a record", "the end"])
+def test_a_partition_that_no_broker_has_answered_for_is_not_silent(monkeypatch, message):
+    """Nor one whose brokers are away: it does not become idle by what cannot be known."""
+    monkeypatch.setattr("penstock.connectors.kafka.reading.Message", Message)
+    source = kafka.Source("t", schema=Row, security=BROKER)
+    reader = TopicPartitionReader(BROKER, "t", 3, {"offset": 3}, decoder_of(source), Attention(), never)
+    assert isinstance(reader, KnowsAnswers)
+    answer = Message(3) if message == "a record" else Message(3, error=KafkaError(KafkaError._PARTITION_EOF))
+    away = Message(3, error=KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    told = list[bool]()
+    for heard in ([], [away], [answer], [away], [answer]):
+        reader._sorted_out(heard, Records(keep_messages=False), 3)
+        told.append(reader.has_answered)
+    assert told == [False, False, True, False, True]
 
 
 def of(*offsets):

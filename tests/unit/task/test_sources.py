@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ import polars as pl
 import pytest
 from source_feeds import Feed, Feeds
 
+from penstock import periodic
 from penstock.connectors import files, iterables
 from penstock.connectors.base import Fetched, ReadContext, Split
 from penstock.errors import BadRecordError, ExternalError
@@ -307,11 +309,31 @@ async def test_a_reader_that_waits_is_woken_for_event_time_and_for_idleness():
     async with asyncio.timeout(10):
         await waits[0]()
     assert reader._patience_s() == 0.01
-    time.ms = 11
+    await reader.step()
+    await reader.step()
+    time.ms = 9
     assert reader._patience_s() == 0.001
     for state in reader._active():
         state.paused = True
-    assert reader._patience_s() == pytest.approx(0.2 - 0.011)
+    assert reader._patience_s() == pytest.approx(0.2 - 0.009)
+
+
+async def test_a_reader_that_waits_is_asked_again_before_its_silence_counts_no_more():
+    """For an hour of silence every six minutes, though nothing else wakes the subtask."""
+    time = Time()
+    feed = Feed([])
+    feed.open = True
+    source = Feeds({"0": feed}, idle_after="1h", watermarks=periodic(lambda newest: newest, every="1d"), bounded=False)
+    reader = driver(source, time=time)
+    await reader.open(())
+    became_idle = list[int]()
+    for _ in range(20):
+        if (await reader.step()).became_idle:
+            became_idle.append(time.ms)
+            break
+        time.ms += round(reader._patience_s() * 1_000)
+    assert became_idle == [3_600_000]
+    await reader.close()
 
 
 async def test_a_silent_split_becomes_idle():
@@ -334,20 +356,76 @@ async def test_a_silent_split_becomes_idle():
     (state,) = reader._splits.values()
     await state.reader.close()
     state.reader = Silent()
-    assert not (await reader.step()).became_idle
-    time.ms = 1_500
+    for time.ms in range(5_000, 6_000, 100):
+        assert not (await reader.step()).became_idle
+    time.ms = 6_000
     assert (await reader.step()).became_idle
     assert not (await reader.step()).became_idle
+    await reader.close()
+
+
+@pytest.mark.parametrize("held_up", ["opening", "between two asks", "in an ask", "again and again"])
+async def test_a_split_that_was_not_asked_or_could_not_answer_is_not_idle(held_up):
+    """Its rows, which wait outside meanwhile, are in time when it is asked (FLINK-35886)."""
+    source, time = FedSplits(lambda: iter(()), schema=Event, event_time="at", idle_after="5s"), Time()
+    source.names = ("0", "1")
+    reader = driver(source, time=time)
+    await reader.open(())
+    if held_up == "opening":
+        time.ms += 60_000
+    if held_up == "in an ask":
+        source.readers["0"].before_answer = lambda: setattr(time, "ms", time.ms + 30_000)
+    for asks in range(4):
+        assert await fed(reader, source, "1", 20 + asks) == []
+        time.ms += {"between two asks": 60_000 * (asks == 1), "again and again": 40_000}.get(held_up, 0)
+    source.readers["0"].before_answer = lambda: None
+    assert await fed(reader, source, "0", 10) == [10], "the other one is waited for"
+    await reader.close()
+
+
+async def test_a_reader_that_nobody_has_answered_yet_is_not_idle():
+    """However often it is asked; and it is when somebody has, and there is nothing."""
+    source, time = FedSplits(lambda: iter(()), schema=Event, event_time="at", idle_after="1s"), Time()
+    reader = driver(source, time=time)
+    await reader.open(())
+    source.readers["0"].has_answered = False
+    for time.ms in range(0, 20_000, 100):
+        assert not (await reader.step()).became_idle
+    source.readers["0"].has_answered = True
+    batches = list[SourceBatch]()
+    for time.ms in range(20_000, 21_001, 100):
+        batches.append(await reader.step())
+    assert [batch.became_idle for batch in batches] == [*[False] * 10, True]
+    await reader.close()
+
+
+async def test_a_split_beside_one_that_always_has_rows_becomes_idle():
+    """Though its asks themselves take no time: the time between them counts."""
+    source, time = FedSplits(lambda: iter(()), schema=Event, event_time="at", idle_after="2s"), Time()
+    source.names = ("0", "1")
+    reader = driver(source, time=time)
+    await reader.open(())
+    marks = list[list[int]]()
+    for second in range(30):
+        time.ms = second * 200
+        marks.append(await fed(reader, source, "1", second))
+        if marks[-1]:
+            break
+    assert (time.ms, marks[-1]) == (2_000, [9, 10])
     await reader.close()
 
 
 class Fed:
     """The reader of a split that is given its rows one by one, by the seconds of their event times."""
 
+    before_answer: Callable[[], None] = staticmethod(lambda: None)
+    has_answered = True
+
     def __init__(self) -> None:
         self.waiting: list[int] = []
 
     async def read(self, max_rows):
+        self.before_answer()
         if not self.waiting:
             return None
         second = self.waiting.pop(0)
@@ -434,7 +512,9 @@ async def test_an_idle_split_that_resumes_behind_the_others_does_not_stop_event_
     await reader.open(())
     assert await fed(reader, source, "0", 10) == []
     assert await fed(reader, source, "1", 20) == [10]
-    time.ms = 1_500
+    for time.ms in range(0, 1_000, 100):
+        assert await fed(reader, source, "1", 20) == []
+    time.ms = 1_000
     assert await fed(reader, source, "1", 30) == [20, 30]
     assert await fed(reader, source, "0", 15) == []
     assert await fed(reader, source, "1", 40) == [40]

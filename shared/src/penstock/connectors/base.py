@@ -208,6 +208,17 @@ class MeasuresLag(Protocol):
 
 
 @runtime_checkable
+class KnowsAnswers(Protocol):
+    """A reader that may return None because nobody outside has answered yet: a connection that is being opened, a broker
+    that is away. That says nothing of the split, which does not become idle by it."""
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether there was an answer since reading began or was interrupted. Does not wait for anything."""
+        ...
+
+
+@runtime_checkable
 class ConfirmsPositions(Protocol):
     """A reader whose input is kept outside until it is told that nobody needs it any more."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import heapq
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,9 +17,11 @@ import structlog
 
 from penstock.batches import EVENT_TIME, with_watermarks
 from penstock.connectors.base import (
+    A_MOMENT_S,
     ConfirmsPositions,
     EndOfSplit,
     Fetched,
+    KnowsAnswers,
     MeasuresLag,
     Position,
     ReadContext,
@@ -40,6 +43,8 @@ FEW_ROWS = 1_024
 DISCOVERY_INTERVAL_MS = 10_000
 SILENT_MS = 10_000
 """A split that brings no row for so long is told of, if event time waits for it."""
+VAIN_ASKS = 10
+"""So many times in a row must a split at least be asked in vain to be idle, however long that takes."""
 DISCOVERY_PATIENCE_MS = 120_000
 """How long nobody need answer who is asked for splits; the readers of Kafka wait as long for their partitions."""
 
@@ -107,13 +112,22 @@ class _SplitState(InputProgress):
     stored: Position = None
     """Where the split stands while no reader is open."""
     finished: bool = False
-    last_row_ms: int = 0
-    silent_since_ms: int | None = None
-    """When it was first asked in vain since its last row."""
+    vain_ms: int | None = None
+    """When it was last asked in vain; None if it had rows then, or has not been asked since it may be read (again)."""
     silent_ms: int = 0
-    """From then until it was last asked; one that nobody asks is not silent."""
+    """How long it has been asked in vain; one that nobody asks is not silent."""
     paused: bool = False
     """Whether it was passed over last because it is too far ahead."""
+
+    def heard(self) -> None:
+        """What has been silence ends, or says nothing: silence begins with the next ask in vain."""
+        self.vain_ms, self.silent_ms = None, 0
+
+    def asked_in_vain(self, now_ms: int, most_ms: int) -> None:
+        """Since it was last asked in vain there was nothing; of that time no more than `most_ms` counts."""
+        if self.vain_ms is not None:
+            self.silent_ms += min(now_ms - self.vain_ms, most_ms)
+        self.vain_ms = now_ms
 
     @property
     def position(self) -> Position:
@@ -131,6 +145,12 @@ def owner_of(split_id: str, parallelism: int) -> int:
         return int(split_id) % parallelism
     digest = hashlib.sha256(split_id.encode()).digest()
     return int.from_bytes(digest[:8], "little") % parallelism
+
+
+def silence_per_ask_ms(idle_after_us: int | None) -> int:
+    """How much of silence one ask in vain is good for, by the `idle_after` of the source."""
+    idle_after_ms = SILENT_MS if idle_after_us is None else math.ceil(idle_after_us / 1_000)
+    return max(int(A_MOMENT_S * 1_000), math.ceil(idle_after_ms / VAIN_ASKS))
 
 
 class SourceDriver:
@@ -269,7 +289,7 @@ class SourceDriver:
     def _start(self, split: Split, entry: SplitEntry | None, begin: Position) -> _SplitState:
         event_time = self._source.event_time
         generator = event_time.watermarks.generator() if event_time is not None else None
-        state = _SplitState(split, None, generator, begin, last_row_ms=self._context.monotonic_ms())
+        state = _SplitState(split, None, generator, begin)
         if entry is not None:
             state.finished = entry.finished
             state.watermark = entry.watermark
@@ -361,7 +381,7 @@ class SourceDriver:
                 return SourceBatch(exhausted=True)
             await asyncio.sleep(0.05)
             return self._with_watermark(SourceBatch())
-        state = self._next_split(limit, now_ms)
+        state = self._next_split(limit)
         if state is None:
             return self._with_watermark(SourceBatch(paused=True))
         assert state.reader is not None
@@ -377,7 +397,7 @@ class SourceDriver:
             return self._with_watermark(SourceBatch(few=self._ends_few(0, is_all=True)))
         self._turn.insert(0 if self._is_read_to_its_end(state.split) else len(self._turn), state.split.id)
         self._silent_reads = 0
-        state.last_row_ms, state.silent_since_ms, state.silent_ms = self._context.monotonic_ms(), None, 0
+        state.heard()
         state.wake(self._reached())
         batch = self._accept(state, fetched)
         if self._begin_by_mark is not None:
@@ -408,14 +428,15 @@ class SourceDriver:
         reached, idle = combined(self._active(), self._watermark)
         return self._alignment.limit(MAX_WATERMARK if idle else reached)
 
-    def _next_split(self, limit: int, now_ms: int) -> _SplitState | None:
+    def _next_split(self, limit: int) -> _SplitState | None:
         """The split whose turn it is. One that is too far ahead is passed over, which does not make it idle."""
         for place, split_id in enumerate(self._turn):
             state = self._splits[split_id]
             if state.idle or state.watermark <= limit:
                 del self._turn[place]
                 if state.paused:
-                    state.paused, state.last_row_ms = False, now_ms
+                    state.paused = False
+                    state.heard()
                 return state
             state.paused = True
         return None
@@ -435,16 +456,23 @@ class SourceDriver:
         state.reader = None
 
     def _note_silence(self, state: _SplitState) -> None:
-        now_ms = self._context.monotonic_ms()
-        if state.silent_since_ms is None:
-            state.silent_since_ms = now_ms
-        state.silent_ms = now_ms - state.silent_since_ms
+        """It was asked in vain. It becomes idle by such asks alone: time in which it was not asked, or could not answer
+        because the process was held up, counts no more than one of them."""
+        if isinstance(state.reader, KnowsAnswers) and not state.reader.has_answered:
+            state.heard()
+            return
+        state.asked_in_vain(self._context.monotonic_ms(), self._most_per_ask_ms)
         event_time = self._source.event_time
         if event_time is None or event_time.idle_after_us is None:
             return
-        silent_us = (now_ms - state.last_row_ms) * 1_000
-        if silent_us >= event_time.idle_after_us:
+        if state.silent_ms * 1_000 >= event_time.idle_after_us:
             state.rest()
+
+    @property
+    def _most_per_ask_ms(self) -> int:
+        """How much of silence one ask in vain is good for."""
+        event_time = self._source.event_time
+        return silence_per_ask_ms(event_time.idle_after_us if event_time is not None else None)
 
     def _accept(self, state: _SplitState, fetched: Fetched) -> SourceBatch:
         frame, dead = self._judge.judge(fetched, state.split.id)
@@ -508,11 +536,16 @@ class SourceDriver:
         event_time = self._source.event_time
         if event_time is None:
             return None
-        due_ms = [self._next_period_ms]
+        now_ms, due_ms = self._context.monotonic_ms(), [self._next_period_ms]
         if event_time.idle_after_us is not None:
             awake = (state for state in self._active() if not (state.idle or state.paused))
-            due_ms += [state.last_row_ms + event_time.idle_after_us // 1_000 for state in awake]
-        return max(0.001, (min(due_ms) - self._context.monotonic_ms()) / 1_000)
+            due_ms += [self._ask_due_ms(state, event_time.idle_after_us, now_ms) for state in awake]
+        return max(0.001, (min(due_ms) - now_ms) / 1_000)
+
+    def _ask_due_ms(self, state: _SplitState, idle_after_us: int, now_ms: int) -> int:
+        """When it is to be asked again, so that all the time since it was last asked in vain counts as silence."""
+        left_ms = math.ceil(idle_after_us / 1_000) - state.silent_ms
+        return (now_ms if state.vain_ms is None else state.vain_ms) + min(left_ms, self._most_per_ask_ms)
 
     def _period_from(self, now_ms: int) -> int:
         event_time = self._source.event_time

@@ -18,6 +18,7 @@ from penstock.connectors.base import EndOfSplit, Fetched, Position, ReadContext,
 from penstock.connectors.watermarks import Periodic
 from penstock.errors import UsageError, nearest
 from penstock.graph.logical import LogicalPlan, Node, Read, Write
+from penstock.task.sources import silence_per_ask_ms
 from penstock.testing.virtual_time import VirtualLoop, timers_do_not_count
 from penstock.times import Duration, duration_us
 
@@ -157,8 +158,9 @@ class _FeedReader:
         self._taken = taken
         self._decoding = decoding
         self._context = context
-        self._rows_wait = False
-        """Whether rows were handed out that the subtask sends on as soon as it hears that there are no more for now."""
+        self._tells_at_once = True
+        """Whether the next read in vain is not to wait: silence begins with it, and the subtask sends rows on that were
+        handed out, because it hears that there are no more for now."""
         self._paused_until_s: float | None = None
         now_s = asyncio.get_running_loop().time()
         self._last_row_s = self._paced_from_s = now_s
@@ -210,13 +212,13 @@ class _FeedReader:
         self._paced_rows += end - self._at
         self._at = end
         self._last_row_s = now_s
-        self._rows_wait = True
+        self._tells_at_once = True
         return await self._decoding.read(limit)
 
     async def _rest(self, until_s: float) -> None:
         """Wait a little, but in virtual time no longer than until something of this subtask is due."""
-        if self._rows_wait:
-            self._rows_wait = False
+        if self._tells_at_once:
+            self._tells_at_once = False
             return
         loop = asyncio.get_running_loop()
         now_s = loop.time()
@@ -237,7 +239,14 @@ class _FeedReader:
         stops: list[float] = []
         time = self._event_time
         if time is not None and time.idle_after_us is not None:
-            stops.append(self._last_row_s + math.ceil(time.idle_after_us / 1_000) / 1_000)
+            # Silence counts by asks in vain: one is due whenever another has counted for as much as it may.
+            ask_s, last_s = (
+                silence_per_ask_ms(time.idle_after_us) / 1_000,
+                math.ceil(time.idle_after_us / 1_000) / 1_000,
+            )
+            asked = math.floor((now_s - self._last_row_s) / ask_s + 1e-6)
+            if asked * ask_s < last_s:
+                stops.append(self._last_row_s + min(last_s, (asked + 1) * ask_s))
         if time is not None and isinstance(time.watermarks, Periodic):
             if now_s >= self._next_period_s:
                 self._next_period_s = now_s + self._period_s

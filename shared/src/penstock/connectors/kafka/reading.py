@@ -163,6 +163,7 @@ class TopicPartitionReader:
         self._checked_s = float("-inf")
         self._heard_s = time.monotonic()
         self._away: KafkaError | None = None
+        self._answered = False
         self._missing_s: float | None = None
 
     async def read(self, max_rows: int) -> Fetched | None:
@@ -214,6 +215,11 @@ class TopicPartitionReader:
         # Not asked of the client here: that waits for a thread that waits in the client.
         high = self._partition_end
         return None if high < 0 else max(0, min(high, self._end or high) - self._offset)
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether a broker has sent records of the partition, or that it has no more of them, and none is away."""
+        return self._answered and self._away is None
 
     async def close(self) -> None:
         """See `SplitReader.close`."""
@@ -297,7 +303,7 @@ class TopicPartitionReader:
             messages = [message for message in messages if message.error() is None]
         if not messages:
             return told
-        self._away = None
+        self._away, self._answered = None, True
         # Not from `told` on: the news that a partition is at its end comes along with the records before it.
         messages = _each_once(messages, behind)
         if messages:
@@ -311,7 +317,7 @@ class TopicPartitionReader:
         """The offset that news of the partition tells; transaction markers occupy offsets before its end."""
         error: KafkaError = message.error()
         if error.code() == KafkaError._PARTITION_EOF:
-            self._away = None
+            self._away, self._answered = None, True
             return message.offset()
         if error.code() in _AWAY or (error.retriable() and error.code() not in _GONE):
             if self._away is None:
