@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import fastavro
 import pyarrow as pa
@@ -34,7 +35,7 @@ from penstock.formats.columns import FrameBuilder
 from penstock.protocol.messages import OperatorMetrics
 from penstock.settings import KafkaSettings, Secret
 from penstock.task.bad_rows import RowValidator
-from penstock.types import TIMESTAMP, Field, Schema, schema_of
+from penstock.types import BINARY, INT64, STRING, TIMESTAMP, DataType, Field, ListType, Schema, schema_of
 
 
 @dataclass
@@ -568,3 +569,35 @@ def test_nanoseconds_of_avro_are_never_taken_for_another_unit(logical: str) -> N
     values = AvroValues(Schema((Field("at", TIMESTAMP),)), None, json.dumps(writer), UTC)
     [bad] = values.decode([out.getvalue()])[0].bad
     assert "at: expected timestamp, got the number 1700000000000000000" in bad.error
+
+
+@pytest.mark.parametrize("kind", [STRING, BINARY])
+def test_uuids_of_avro_are_text_or_bytes(kind: DataType) -> None:
+    """Within others, too, and beside text that is none."""
+    uuid = {"type": "string", "logicalType": "uuid"}
+    columns = {"id": ["null", uuid], "list": {"type": "array", "items": uuid}, "text": "string"}
+    writer = {"type": "record", "name": "R", "fields": [{"name": name, "type": each} for name, each in columns.items()]}
+    one, two = UUID(int=1), UUID(int=2**127)
+    schema = Schema((Field("id", kind, nullable=True), Field("list", ListType(kind)), Field("text", STRING)))
+    values = AvroValues(schema, None, json.dumps(writer), UTC)
+    data: list[bytes] = []
+    for first in (one, None):
+        out = io.BytesIO()
+        row = {"id": first and str(first), "list": [str(two)], "text": "t"}
+        fastavro.schemaless_writer(out, fastavro.parse_schema(writer), row)
+        data.append(out.getvalue())
+    decoded = values.decode(data)[0]
+    assert not decoded.bad
+    plain = str if kind == STRING else (lambda each: each.bytes)
+    assert decoded.frame.rows() == [(plain(one), [plain(two)], "t"), (None, [plain(two)], "t")]
+
+
+def test_avro_that_ends_too_early_says_so() -> None:
+    """Not in the words of the library."""
+    values = AvroValues(Schema((Field("n", INT64), Field("text", STRING))), None, None, UTC)
+    bad = values.decode([b"", b"\x02", b"\x02\x08ab"])[0].bad
+    assert [line.error for line in bad] == [
+        "no datum of its schema: the value is empty",
+        "no datum of its schema: its 1 bytes end before it does",
+        "no datum of its schema: its 4 bytes end before it does",
+    ]

@@ -176,7 +176,7 @@ def test_defaults_stand_for_what_is_absent() -> None:
         (b"\x00\x00\x00\x00\x07\x00", "it is the message [0] of its file, and not [1]"),
         (b"\x00\x00\x00\x00\x07\x04\x02\x00", "it is the message [1, 0] of its file"),
         (b"\x01\x00\x00\x00\x07\x02\x02", "begins with 1, not with 0"),
-        (b"\x00\x00", "unpack_from requires"),
+        (b"\x00\x00", "bytes end before it does"),
     ],
 )
 def test_the_wire_format_of_a_registry(prefix: bytes, problem: str) -> None:

@@ -10,11 +10,14 @@ from __future__ import annotations
 import io
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
+from uuid import UUID
 
 from penstock.errors import PipelineError
 from penstock.types import (
+    BINARY,
     DURATION,
     INT64,
+    STRING,
     DataType,
     DecimalType,
     Field,
@@ -68,19 +71,22 @@ def encode_avro(frame: pl.DataFrame, schema: Schema, prefix: bytes = b"") -> pl.
     return pl.Series(data, dtype=pl.Binary)
 
 
-def with_durations(value: Any, kind: DataType) -> Any:
-    """A value that fastavro has read for such a column, with durations for numbers of microseconds.
+def of_column(value: Any, kind: DataType) -> Any:
+    """A value that fastavro has read for such a column, with durations for numbers of microseconds, and UUIDs as text or
+    as their 16 bytes.
 
     What is anything else stays what it is.
     """
     if isinstance(kind, ListType) and isinstance(value, list):
-        return [with_durations(item, kind.inner) for item in cast("list[Any]", value)]
+        return [of_column(item, kind.inner) for item in cast("list[Any]", value)]
     if isinstance(kind, MapType) and isinstance(value, dict):
-        return {key: with_durations(part, kind.value) for key, part in cast("dict[str, Any]", value).items()}
+        return {key: of_column(part, kind.value) for key, part in cast("dict[str, Any]", value).items()}
     if isinstance(kind, StructType) and isinstance(value, dict):
         parts = cast("dict[str, Any]", value)
         there = [field for field in kind.fields if field.name in parts]
-        return parts | {field.name: with_durations(parts[field.name], field.type) for field in there}
+        return parts | {field.name: of_column(parts[field.name], field.type) for field in there}
+    if isinstance(value, UUID):
+        return value.bytes if kind == BINARY else str(value) if kind == STRING else value
     return timedelta(microseconds=value) if kind == DURATION and type(value) is int else value
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from penstock.connectors.kafka.row_values import RowValues
 from penstock.connectors.kafka.schema_registry import MAGIC, PREFIX, SchemaRegistry
-from penstock.formats.avro import avro_schema, with_durations
-from penstock.types import DURATION, Schema, parts_of
+from penstock.formats.avro import avro_schema, of_column
+from penstock.types import BINARY, DURATION, STRING, Field, Schema, parts_of
 
 
 class AvroValues(RowValues):
@@ -28,12 +28,12 @@ class AvroValues(RowValues):
         import fastavro
 
         super().__init__(schema, "datum of its schema", zone)
-        self._durations = [field for field in schema if DURATION in parts_of(field.type)]
         self._registry = SchemaRegistry(registry) if registry is not None else None
         self.asks = registry is not None
         own = fastavro.parse_schema(avro_schema(schema))
         self._writer: Any = fastavro.parse_schema(json.loads(writer_schema)) if writer_schema is not None else own
         self._by_id: dict[int, Any] = {}
+        self._made: dict[int, list[Field]] = {}
 
     def _row(self, value: bytes) -> Sequence[Any]:
         import fastavro
@@ -52,10 +52,19 @@ class AvroValues(RowValues):
             raise ValueError(f"{len(data) - read.tell()} bytes are left over")
         if not isinstance(row, dict):
             raise ValueError(f"a {type(row).__name__}, not a record")
-        for field in self._durations:
+        for field in self._made_of(writer):
             if field.name in row:
-                row[field.name] = with_durations(row[field.name], field.type)
+                row[field.name] = of_column(row[field.name], field.type)
         return [row.get(field.name, field.default) for field in self._schema]
+
+    def _made_of(self, writer: Any) -> list[Field]:
+        """The columns whose values are made of what fastavro gives, with this schema of the writer."""
+        known = self._made.get(id(writer))
+        if known is None:
+            wanted = {DURATION, STRING, BINARY} if "uuid" in str(writer) else {DURATION}
+            known = [field for field in self._schema if not wanted.isdisjoint(parts_of(field.type))]
+            self._made[id(writer)] = known
+        return known
 
     def _fetch(self, registry: SchemaRegistry, number: int) -> Any:
         """An id that nobody has registered is the record's fault."""

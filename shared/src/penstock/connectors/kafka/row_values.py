@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import tzinfo
@@ -36,7 +37,7 @@ class RowValues(ABC):
             except (ExternalError, PipelineError):  # the registry's, not the record's
                 raise
             except Exception as error:  # whatever a decoder meets in bytes that are something else
-                bad.append(BadLine(index, f"no {self._kind}: {type(error).__name__}: {error}", value))
+                bad.append(BadLine(index, f"no {self._kind}: {_reason(error, value)}", value))
                 continue
             rows.append(row)
             indexes.append(index)
@@ -48,3 +49,12 @@ class RowValues(ABC):
     @abstractmethod
     def _row(self, value: bytes) -> Sequence[Any]:
         """The values of the columns; what is not there is the column's default. Raises anything for what is no row."""
+
+
+def _reason(error: Exception, value: bytes) -> str:
+    """Decoders say in words of their own that they looked for bytes that are not there."""
+    if not value:
+        return "the value is empty"
+    if isinstance(error, IndexError | EOFError | struct.error):
+        return f"its {len(value)} bytes end before it does"
+    return f"{type(error).__name__}: {error}"
