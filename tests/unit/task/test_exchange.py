@@ -69,13 +69,22 @@ class Sent:
     """A writer whose frames are kept."""
 
     def __init__(
-        self, partitions: int, the_edge: JobEdge | None = None, combiner: Combiner | None = None, producer: int = 0
-    ) -> None:
+        self, partitions: int, the_edge: JobEdge | None = None, combiner: Combiner | None = None, producer: int = 0,
+        largest_bytes: int = 1 << 30,
+    ) -> None:  # fmt: skip
+        self.large: list[pl.DataFrame] = []
         self.edge = the_edge or edge()
         self.frames: list[tuple[OutputId, Frame, bytes]] = []
         outputs = [OutputId("v1", 0, partition) for partition in range(partitions)]
         self.ledger = OutputLedger("a" * 32, producer, outputs, 1 << 20)
-        self.writer = ExchangeWriter(outputs, self.edge, MAX_PARALLELISM, self.ledger, self.keep, combiner)
+        self.writer = ExchangeWriter(
+            outputs, self.edge, MAX_PARALLELISM, self.ledger, self.keep, combiner, largest_bytes=largest_bytes,
+            too_large=self.left_out,
+        )  # fmt: skip
+
+    def left_out(self, row: pl.DataFrame, size: int, limit: int, *, combined: bool) -> None:
+        assert size > limit
+        self.large.append(row)
 
     def keep(self, output: OutputId, frame: Frame, payload: bytes) -> None:
         self.frames.append((output, frame, payload))
@@ -97,6 +106,23 @@ def frame_of(keys: list[int], first: int = 0) -> pl.DataFrame:
         {"key": keys, "n": numbers, EVENT_TIME: numbers},
         schema={"key": pl.Int64, "n": pl.Int64, EVENT_TIME: pl.Int64},
     )
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.sampled_from([0, 10, 3_000, 9_000, 20_000]), max_size=60), st.integers(1, 3))
+def test_no_frame_is_larger_than_a_record_of_the_log(lengths, partitions):
+    """However sizes are spread among rows: frames are divided, and a row that is alone too large is handed out."""
+    schema = Schema((Field("key", INT64), Field("n", BINARY)))
+    sent = Sent(partitions, edge(schema, event_time=False), largest_bytes=10_000)
+    values = [bytes([n]) * length for n, length in enumerate(lengths)]
+    sent.writer.rows(pl.DataFrame({"key": range(len(values)), "n": values}, schema={"key": pl.Int64, "n": pl.Binary}))
+    sent.writer.flush()
+    assert all(len(frame.encode(payload)) <= 10_000 for _, frame, payload in sent.frames)
+    arrived = [row for number in range(partitions) for row in sent.rows(number).select("key", "n").iter_rows()]
+    assert sorted(arrived) == [(n, value) for n, value in enumerate(values) if len(value) < 20_000]
+    assert sorted(row["key"].item() for row in sent.large) == [
+        n for n, value in enumerate(values) if len(value) == 20_000
+    ]
 
 
 @settings(deadline=None, max_examples=50)

@@ -20,6 +20,7 @@ from penstock.ports import (
     LogRecord,
     NewRecord,
     OffsetOutOfRangeError,
+    RecordTooLargeError,
     Scale,
     ScaleChangedError,
     TopicMismatchError,
@@ -59,12 +60,19 @@ class MemoryLog:
 
     Args:
         compact_after: superseded records of a compacted topic are dropped whenever that many more were appended.
+        largest_record_bytes: what a record may have.
     """
 
-    def __init__(self, *, compact_after: int = 1_000) -> None:
+    def __init__(self, *, compact_after: int = 1_000, largest_record_bytes: int = 1 << 30) -> None:
+        self._largest_record_bytes = largest_record_bytes
         self._topics: dict[str, _Topic] = {}
         self._compact_after = compact_after
         self._closed = False
+
+    @property
+    def largest_record_bytes(self) -> int:
+        """See `Log.largest_record_bytes`."""
+        return self._largest_record_bytes
 
     async def create_topic(
         self, topic: str, partitions: int, *, compacted: bool = False, retention_ms: int | None = None
@@ -95,6 +103,9 @@ class MemoryLog:
     async def append(self, topic: str, partition: int, records: Sequence[NewRecord]) -> int:
         """See `Log.append`."""
         there = self._partition(topic, partition)
+        for record in records:
+            if (size := len(record.value) + len(record.key or b"")) > self._largest_record_bytes:
+                raise RecordTooLargeError(f"topic {topic}: a record of {size} bytes is larger than the log takes")
         for record in records:
             end = there.end + 1 + len(record.value)
             there.offsets.append(there.end)

@@ -135,6 +135,11 @@ class RetryingLog:
     async def _insist(self, what: str, ask: Callable[[], Awaitable[T]]) -> T:
         return await retry_until_done(what, self._clock, ask, self._bound_ms, self._waiting)
 
+    @property
+    def largest_record_bytes(self) -> int:
+        """See `Log.largest_record_bytes`."""
+        return self._log.largest_record_bytes
+
     async def create_topic(
         self, topic: str, partitions: int, *, compacted: bool = False, retention_ms: int | None = None
     ) -> None:

@@ -68,6 +68,11 @@ class Log(Protocol):
     * Offsets below `start_offset` raise `OffsetOutOfRangeError`, as do offsets beyond the end.
     """
 
+    @property
+    def largest_record_bytes(self) -> int:
+        """How much key and value of a record may have together; a larger one is `RecordTooLargeError`."""
+        ...
+
     async def create_topic(
         self, topic: str, partitions: int, *, compacted: bool = False, retention_ms: int | None = None
     ) -> None:

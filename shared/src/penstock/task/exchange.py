@@ -6,7 +6,7 @@ Rows that are broadcast are not split: every frame goes to every partition.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import polars as pl
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock.batches import EVENT_TIME, ROWS, WATERMARK, one_batch
 from penstock.graph.jobgraph import JobEdge
-from penstock.protocol.frames import MAX_PAYLOAD_BYTES, MAX_ROWS, Frame
+from penstock.protocol.frames import HEADER_BYTES, MAX_PAYLOAD_BYTES, MAX_ROWS, Frame
 from penstock.protocol.keygroups import key_group_range
 from penstock.protocol.outputs import OutputId, OutputLedger
 from penstock.state.hashing import key_groups
@@ -31,6 +31,14 @@ COALESCE_ROWS = 16_384
 """Readers join smaller frames up to this many rows before an operator is called."""
 
 SendFrame = Callable[[OutputId, Frame, bytes | memoryview], None]
+
+
+class TakesLargeRows(Protocol):
+    """Is given each row that is too large for a frame."""
+
+    def __call__(self, row: pl.DataFrame, size: int, limit: int, *, combined: bool) -> pl.DataFrame | None:
+        """The row that goes in its place, if one does."""
+        ...
 
 
 def frame_schema(edge: JobEdge) -> pa.Schema:
@@ -86,8 +94,14 @@ class ExchangeWriter:
         ledger: OutputLedger,
         send: SendFrame,
         combiner: Combiner | None = None,
+        *,
+        largest_bytes: int,
+        too_large: TakesLargeRows,
     ) -> None:
-        """`outputs` are the partitions of the consuming vertex, in order; `combiner` is that of an edge that has one."""
+        """`outputs` are the partitions of the consuming vertex, in order; `combiner` is that of an edge that has one;
+        `largest_bytes` is what a frame takes, and `too_large` is given every row that is larger."""
+        self._largest_bytes = largest_bytes - HEADER_BYTES
+        self._too_large = too_large
         self._outputs = outputs
         self._targets = [outputs] if edge.ship == "broadcast" else [[output] for output in outputs]
         """Of each buffer, the partitions to which what is cut of it goes."""
@@ -216,11 +230,24 @@ class ExchangeWriter:
         per_row = max(1.0, frame.estimated_size() / frame.height)
         step = max(1, min(MAX_ROWS, int(MAX_PAYLOAD_BYTES / per_row)))
         for start in range(0, frame.height, step):
-            part = frame.slice(start, step)
-            payload = encode_payload(part)
-            for output in self._targets[number]:
-                header = self._ledger.data(output, part.height, len(payload), timed=timed, combined=combined)
-                self._send(output, header, payload)
+            self._send_rows(number, frame.slice(start, step), timed=timed, combined=combined)
+
+    def _send_rows(self, number: int, rows: pl.DataFrame, *, timed: bool, combined: bool) -> None:
+        """As one frame, or as several if that is more than the log takes."""
+        payload = encode_payload(rows)
+        if len(payload) > self._largest_bytes:
+            if rows.height > 1:
+                half = rows.height // 2
+                parts = [rows.head(half), rows.slice(half)]
+            else:
+                instead = self._too_large(rows, len(payload), self._largest_bytes, combined=combined)
+                parts = [] if instead is None else [instead]
+            for part in parts:
+                self._send_rows(number, part, timed=timed, combined=combined)
+            return
+        for output in self._targets[number]:
+            header = self._ledger.data(output, rows.height, len(payload), timed=timed, combined=combined)
+            self._send(output, header, payload)
 
 
 def joined(frames: Sequence[pl.DataFrame], *, rechunk: bool = False) -> pl.DataFrame:

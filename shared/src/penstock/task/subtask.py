@@ -48,6 +48,7 @@ from penstock.task.combining import Combiner
 from penstock.task.environment import TaskEnvironment
 from penstock.task.exchange import Coalescer, ExchangeWriter, decode_payload, frame_schema
 from penstock.task.exchange_io import CreditReport, FrameSender
+from penstock.task.large_rows import LargeRows
 from penstock.task.opening import OpenedOperators, ahead_of, open_operators, open_source
 from penstock.task.sources import FEW_ROWS, SourceDriver
 from penstock.task.split_publishing import SplitPublishing
@@ -80,6 +81,10 @@ class SubtaskRunner(CheckpointedLoop):
                 self._ledger,
                 self._sender.enqueue,
                 self._combiner(vertex) if edge.combined else None,
+                largest_bytes=self._log.largest_record_bytes,
+                too_large=LargeRows(
+                    edge, self._vertex, vertex.name, environment.plan, self._first_metrics, self._dead_letter
+                ),
             )
             for (edge, outputs), vertex in zip(consumers, vertices, strict=True)
         ]
@@ -114,6 +119,17 @@ class SubtaskRunner(CheckpointedLoop):
         self._unflushed_since_ms: int | None = None
         self._watermark_interval_ms = environment.plan.watermark_interval_us // 1_000
         self._next_watermark_ms = 0
+
+    def _first_metrics(self) -> OperatorMetrics:
+        """The counters of the vertex's first operator."""
+        assert self._chain is not None
+        return self._chain.metrics[self._vertex.operators[0].id]
+
+    def _dead_letter(self, letters: pl.DataFrame) -> None:
+        """Hand on dead letters of the source."""
+        assert self._chain is not None
+        assert self._chain.source_output is not None
+        self._chain.source_output.side(DEAD_LETTERS_TAG, letters)
 
     def _combiner(self, vertex: JobVertex) -> Combiner:
         """Of the aggregate that a vertex begins with."""
@@ -448,6 +464,8 @@ class SubtaskRunner(CheckpointedLoop):
                 if self._watermark == MAX_WATERMARK:
                     await self._settled(self._chain)
                     await self._chain.end()
+                if self._source is not None:
+                    self._flush()  # a row that proves to be too large may become a dead letter, which is of this side
                 self._checkpoints.freeze(command.checkpoint, self._watermark)
                 self._reader.frozen(command.checkpoint)
                 await self._feed(Frozen(command.checkpoint))

@@ -27,7 +27,7 @@ from typing import Final, TypeVar
 
 from penstock.adapters.directory.file_lock import file_lock
 from penstock.adapters.directory.partition import READ_BYTES, LargeRecord, PartitionFiles
-from penstock.adapters.directory.records import fsync_path
+from penstock.adapters.directory.records import HEADER_BYTES, MAX_RECORD_BYTES, fsync_path
 from penstock.adapters.directory.state import current_boot
 from penstock.adapters.naming import checked_topic
 from penstock.errors import CorruptDataError, ExternalError
@@ -100,6 +100,11 @@ class DirectoryLog:
             raise ExternalError(f"cannot use {self._root} as a log: {error}") from error
 
     # -- topics -------------------------------------------------------------------------------------------------------
+
+    @property
+    def largest_record_bytes(self) -> int:
+        """See `Log.largest_record_bytes`."""
+        return MAX_RECORD_BYTES - HEADER_BYTES
 
     async def create_topic(
         self, topic: str, partitions: int, *, compacted: bool = False, retention_ms: int | None = None

@@ -14,7 +14,7 @@ from aiokafka import errors
 from aiokafka.protocol.admin import DeleteRecordsRequest
 from aiokafka.protocol.offset import OffsetRequest
 
-from penstock.adapters.kafka.appender import KafkaAppender
+from penstock.adapters.kafka.appender import LARGEST_RECORD_BYTES, KafkaAppender
 from penstock.adapters.kafka.chunks import KEPT_BYTES, Chunk, ChunkStore
 from penstock.adapters.kafka.connection import ANSWER_TIMEOUT_MS, Attempts, KafkaConnection
 from penstock.adapters.kafka.fetcher import KafkaFetcher
@@ -38,6 +38,11 @@ class KafkaLog:
         self._appender = KafkaAppender(self._connection)
         self._chunks = ChunkStore()
         self._fetcher = KafkaFetcher(self._connection, self._chunks)
+
+    @property
+    def largest_record_bytes(self) -> int:
+        """See `Log.largest_record_bytes`."""
+        return LARGEST_RECORD_BYTES
 
     async def create_topic(
         self, topic: str, partitions: int, *, compacted: bool = False, retention_ms: int | None = None
