@@ -262,7 +262,7 @@ def test_a_silent_split_holds_event_time(idle_after: str | None) -> None:
     source = [task("v0", 0, rows=0, progress=silent), task("v0", 1)]
     finding = only(diagnose(facts(source, shape=graph(idle_after=idle_after))))
     assert finding.check == "event time"
-    assert finding.seen.startswith("split 3 of v0[0]: no row for more than 10 s")
+    assert finding.seen.startswith("event time waits for split 3 of v0[0] (no row for more than 10 s)")
     assert ("after 5m" if idle_after else "has no idle_after=") in finding.advice
 
 
@@ -287,6 +287,32 @@ def test_a_split_may_hold_the_others_of_its_subtask() -> None:
     finding = only(diagnose(facts([task("v0", i, progress=held) for i in range(2)])))
     assert finding.check == "event time"
     assert "none yet" in finding.seen
+
+
+@pytest.mark.parametrize("rows", [0, 100], ids=["all is read", "rows come"])
+@pytest.mark.parametrize("where", ["in its subtask", "in another", "in a subtask with such a split"])
+def test_a_split_that_never_had_a_row_holds_event_time(where: str, rows: float) -> None:
+    """Partitions were added: what has come waits, also where nothing comes any more, and after a restart."""
+    empty = {"silent_split": "7", "silent_us": 3600 * SECOND, "waiting_to": MIN_WATERMARK, "watermark": MIN_WATERMARK}
+    first, second = {
+        "in its subtask": (empty | {"waiting_to": NOW}, {"watermark": MIN_WATERMARK}),
+        "in another": (empty, {"watermark": NOW}),
+        "in a subtask with such a split": (
+            empty,
+            empty | {"silent_us": SECOND, "waiting_to": NOW, "silent_split": "8"},
+        ),
+    }[where]
+    finding = only(diagnose(facts([task("v0", 0, rows=rows, progress=first), task("v0", 1, progress=second)])))
+    assert finding.check == "event time"
+    assert "split 7 of v0[0] (no row for 1h and none before)" in finding.seen
+    assert "idle_after='1m'" in finding.advice
+
+
+def test_splits_without_rows_hold_nobody_where_nothing_has_come() -> None:
+    """A source that waits for its first row is well."""
+    empty = {"silent_split": "7", "silent_us": 3600 * SECOND, "waiting_to": MIN_WATERMARK, "watermark": MIN_WATERMARK}
+    source = [task("v0", i, rows=0, progress=empty) for i in range(2)]
+    assert all(finding.ok for finding in diagnose(facts(source)))
 
 
 def pending(taken_s: int, **acks: Sequence[int]) -> CheckpointView:
@@ -448,6 +474,8 @@ def any_task(choose: random.Random, index: int) -> TaskView:
     for name in ("records_behind", "unpublished_bytes"):
         progress = replace(progress, **{name: choose.choice([0, 10**9, msgspec.UNSET])})
     progress = replace(progress, silent_split=choose.choice(["", "0", msgspec.UNSET]))
+    progress = replace(progress, waiting_to=choose.choice([msgspec.UNSET, MIN_WATERMARK, NOW]))
+    progress = replace(progress, silent_us=choose.choice([msgspec.UNSET, 0, 10**12]))
     rows = {choose.choice([*HEADS.values(), "gone"]): (choose.choice([0.0, 1e9]), choose.random())}
     rates = choose.choice([None, TaskRates(busy, 0.0, blocked, rows=rows), TaskRates()])
     state = choose.choice(["initializing", "running", "ended", "finished", "failed", "canceled", "unheard-of"])

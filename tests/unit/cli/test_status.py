@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock import Pipeline, count, tumbling
 from penstock.cli.job_following import progress_of
@@ -67,6 +68,18 @@ def test_a_row_says_how_a_vertex_is() -> None:
     assert (row["busy"], row["blocked"]) == ("25%", "75%")
     assert row["watermark"].startswith("2026-01-01")
     assert row["subtasks"] == "2 running"
+
+
+def test_the_silent_split_that_event_time_waits_for_is_named() -> None:
+    """Of several, the one that has been silent for longest."""
+    now = detail((10, 10), 5, 5)
+    source = now.vertices[0]
+    tasks = tuple(
+        replace(task, progress=replace(task.progress, silent_split=split, silent_us=silent_us))
+        for task, (split, silent_us) in zip(source.tasks, (("3", 60_000_000), ("4", 600_000_000)), strict=True)
+    )
+    row = shown(None, replace(now, vertices=(replace(source, tasks=tasks), *now.vertices[1:])))
+    assert row["watermark"] == "2026-01-01T12:00:00Z (waits for split 4, silent for 10m)"
 
 
 def test_counters_of_another_attempt_make_no_rate() -> None:

@@ -234,7 +234,8 @@ async def test_a_silent_split_that_event_time_waits_for_is_told():
     assert reader.silent_split is None
     for time.ms in (70_000, 70_000):
         await reader.step()
-    assert reader.silent_split == "slow"
+    assert reader.silent_split is not None
+    assert (reader.silent_split.split, reader.silent_split.is_empty) == ("slow", False)
     feeds["slow"].seconds.append(2)
     for _ in range(2):
         await reader.step()
@@ -243,3 +244,22 @@ async def test_a_silent_split_that_event_time_waits_for_is_told():
         await reader.step()
         await reader.step()
     assert reader.silent_split is None  # it is idle, nothing waits for it
+
+
+async def test_a_split_that_never_had_a_row_is_told_also_after_a_restart():
+    """With how far the others of its subtask have come, and for how long it has been asked in vain."""
+    feeds = {"added": Feed([]), "old": Feed([10])}
+    feeds["added"].open = feeds["old"].open = True
+    time, entries = Time(), list[bytes]()
+    for _ in range(2):
+        reader = await driver(Feeds(feeds, bounded=False), time=time, entries=entries)
+        for _ in range(30):
+            await reader.step()
+            time.ms += 500
+        silent = reader.silent_split
+        assert silent is not None
+        assert (silent.split, silent.is_empty) == ("added", True)
+        assert silent.furthest == 10 * SECOND - 1 + int(START.timestamp()) * SECOND
+        assert 10_000 <= silent.silent_ms < 15_000
+        entries = reader.entries()
+        await reader.close()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from msgspec import UNSET
 
+from penstock.cli.cluster import span
 from penstock.cli.display import watermark_text
 from penstock.coordination.job_progress import JobProgress
 from penstock.graph.jobgraph import JobGraph, JobVertex
@@ -54,7 +55,7 @@ def _row(vertex: JobVertex, now: Look, before: Look | None) -> tuple[str, ...]:
         blocked,
         _skew([status.metrics[first].rows_in if first in status.metrics else 0 for status in statuses]),
         _behind(statuses),
-        watermark_text(min(marks)) if marks else "",
+        (watermark_text(min(marks)) if marks else "") + _waits(statuses),
     )
 
 
@@ -99,6 +100,16 @@ def _skew(rows: list[int]) -> str:
     if len(rows) < 2 or not sum(rows):
         return ""
     return f"{max(rows) * len(rows) / sum(rows):.1f}x"
+
+
+def _waits(statuses: list[TaskStatus]) -> str:
+    """The silent split of a source that event time waits for; of several, the one that has been silent for longest."""
+    found = [status.progress for status in statuses if status.progress.silent_split is not UNSET]
+    if not found:
+        return ""
+    silent = max(found, key=lambda each: each.silent_us or 0)
+    lasts = "" if silent.silent_us is UNSET else f", silent for {span(silent.silent_us)}"
+    return f" (waits for split {silent.silent_split}{lasts})"
 
 
 def _behind(statuses: list[TaskStatus]) -> str:

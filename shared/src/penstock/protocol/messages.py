@@ -184,6 +184,11 @@ class TaskProgress(msgspec.Struct, frozen=True):
     """Of a sink that publishes from the log: what waits there. Not in the JSON of other subtasks."""
     silent_split: str | msgspec.UnsetType = msgspec.UNSET
     """Of a source: the split that event time waits for, and that has brought no row for 10 s. Only where there is one."""
+    silent_us: int | msgspec.UnsetType = msgspec.UNSET
+    """For how long that split has been asked in vain."""
+    waiting_to: int | msgspec.UnsetType = msgspec.UNSET
+    """Of a source whose `silent_split` has not had a single row: the watermark of the split of the subtask that is
+    furthest ahead, `MIN_WATERMARK` if none has had rows."""
     splits_behind: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
     """Of a source: records to read of the splits that are furthest behind, a few of them. Only where some are behind."""
 

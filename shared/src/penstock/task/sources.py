@@ -104,6 +104,19 @@ class SourceBatch:
     position: Position = None
 
 
+@dataclass(frozen=True)
+class SilentSplit:
+    """A split that event time waits for and that brings nothing."""
+
+    split: str
+    silent_ms: int
+    """How long it has been asked in vain."""
+    is_empty: bool
+    """Whether it has not had a single row, before a restart neither."""
+    furthest: int
+    """The watermark of the split of this subtask that is furthest ahead."""
+
+
 @dataclass
 class _SplitState(InputProgress):
     split: Split
@@ -361,14 +374,17 @@ class SourceDriver:
         return sum(behind for behind, _ in known), {split_id: behind for behind, split_id in furthest if behind}
 
     @property
-    def silent_split(self) -> str | None:
+    def silent_split(self) -> SilentSplit | None:
         """The split that event time waits for, if it has brought no row for `SILENT_MS`; of several, the most silent."""
         counted = [state for state in self._active() if state.aligned]
         if self._source.event_time is None or not counted:
             return None
         reached = min(state.watermark for state in counted)
         held = max((state for state in counted if state.watermark == reached), key=lambda state: state.silent_ms)
-        return held.split.id if held.silent_ms >= SILENT_MS else None
+        if held.silent_ms < SILENT_MS:
+            return None
+        furthest = max(state.watermark for state in self._splits.values())
+        return SilentSplit(held.split.id, held.silent_ms, held.watermark == MIN_WATERMARK, furthest)
 
     async def step(self) -> SourceBatch:
         """Read once from the next split; waits at most as long as its reader does."""

@@ -207,7 +207,9 @@ class SubtaskRunner(CheckpointedLoop):
             bytes_out=self._sender.bytes_out,
             state_bytes=self._checkpoints.state_bytes if self._checkpoints else 0,
             records_behind=UNSET if behind is None else behind,
-            silent_split=UNSET if silent is None else silent,
+            silent_split=UNSET if silent is None else silent.split,
+            silent_us=UNSET if silent is None else silent.silent_ms * 1_000,
+            waiting_to=UNSET if silent is None or not silent.is_empty else silent.furthest,
             splits_behind=splits or UNSET,
             unpublished_bytes=UNSET if self._splits is None else self._splits.pending_bytes,
         )

@@ -12,6 +12,7 @@ from penstock.cli.diagnosis.facts import JobFacts, JobFinding, Load, named, oper
 from penstock.cli.diagnosis.progress import HIGH
 from penstock.cli.display import watermark_text
 from penstock.client.documents import CheckpointView, TaskView
+from penstock.times import MIN_WATERMARK
 
 BEHIND_CHECKPOINTS: Final = 3
 """A sink that is further behind is told of, as by the alert PenstockSinkBehind."""
@@ -86,10 +87,13 @@ def event_time(facts: JobFacts) -> Iterator[JobFinding]:
 def _holds(facts: JobFacts, load: Load, silent: TaskView) -> bool:
     """Whether others wait for this subtask of a source: those whose rows come, and meet its own further on.
 
-    Its own other splits may be among them, of which nobody tells how far they are.
+    Its own other splits may be among them, of which nobody tells how far they are. A split that never had a row holds
+    back whatever has come, also after that has stopped.
     """
     meet = facts.behind(load)
     met = [other for other in facts.sources if meet & facts.behind(other)]
+    if silent.progress.waiting_to is not UNSET and any(_has_come(task) for other in met for task in other.tasks):
+        return True
     reading = [task for other in met for task, rates in other.measured if other.rows(rates) > 0]
     reached = silent.progress.watermark
     marks = [task.progress.watermark for task in reading if task is not silent]
@@ -98,19 +102,36 @@ def _holds(facts: JobFacts, load: Load, silent: TaskView) -> bool:
     return any(task is silent for task in reading) or max(marks, default=reached) - reached >= AHEAD_US
 
 
+def _has_come(task: TaskView) -> bool:
+    """Whether a subtask of a source has had rows with which event time came on, or would have but for one split."""
+    furthest = task.progress.waiting_to
+    return (task.progress.watermark if furthest is UNSET else furthest) > MIN_WATERMARK
+
+
+def _silence(load: Load, task: TaskView) -> str:
+    silent_us = task.progress.silent_us
+    lasts = "more than 10 s" if silent_us is UNSET else span(silent_us)
+    never = "" if task.progress.waiting_to is UNSET else " and none before"
+    return f"split {task.progress.silent_split} of {load.vertex.id}[{task.index}] (no row for {lasts}{never})"
+
+
 def _held(facts: JobFacts, load: Load, silent: list[TaskView]) -> JobFinding:
     reached = min(task.progress.watermark for task in silent)
     most = max(task.progress.watermark for source in facts.sources for task in source.tasks)
-    splits = named(f"split {task.progress.silent_split} of {load.vertex.id}[{task.index}]" for task in silent)
+    splits = named(_silence(load, task) for task in silent)
     ahead = f", other subtasks of sources at up to {watermark_text(most)}" if most > reached else ""
     said = load.vertex.operators[0].settings.get("idle_after")
     return JobFinding(
         "event time", ok=False,
-        seen=f"{splits}: no row for more than 10 s; it stands at {watermark_text(reached)}" + ahead,
+        seen=f"event time waits for {splits}; it stands at {watermark_text(reached)}" + ahead,
         meaning="Event time goes by the slowest split: windows and timers that are due later wait for a row there, and "
         "keep their state meanwhile.",
         advice=f"The source {load.name} "
-        + (f"goes on without such a split after {said} (idle_after=)" if said else "has no idle_after=: give it one")
+        + (
+            f"goes on without such a split after {said} (idle_after=)"
+            if said
+            else "has no idle_after=: give it one, such as idle_after='1m', after which a silent split is not waited for"
+        )
         + "; or find out why nobody writes there.",
         doc="docs/time.md#how-far-time-has-come",
     )  # fmt: skip

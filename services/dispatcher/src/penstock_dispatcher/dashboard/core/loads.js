@@ -14,6 +14,7 @@ const WRITES = new Set(["write", "encode"]);
  * @property {number | null} rowsIn      per second
  * @property {number | null} rowsOut
  * @property {number | null} watermark      of the slowest subtask
+ * @property {string | null} silentSplit      the split of a source that event time waits for
  * @property {number | null} behind
  * @property {number | null} unpublished      bytes
  * @property {number} stateBytes
@@ -45,11 +46,18 @@ function loadOf(vertex, tasks) {
     rowsIn: first ? sumRates(rates, first.id, reads ? 1 : 0) : null,
     rowsOut: last ? sumRates(rates, last.id, 1) : null,
     watermark: tasks.length ? Math.min(...tasks.map((task) => task.progress.watermark)) : null,
+    silentSplit: silentSplitOf(tasks),
     behind: sumKnown(tasks.map((task) => task.progress.records_behind)),
     unpublished: sumKnown(tasks.map((task) => task.progress.unpublished_bytes)),
     stateBytes: tasks.reduce((sum, task) => sum + task.progress.state_bytes, 0),
     skew: skewOf(tasks.map((task) => task.metrics[first?.id]?.[reads ? "rows_out" : "rows_in"] ?? 0)),
   };
+}
+
+/** Of several, the one that has been silent for longest. @param {any[]} tasks @returns {string | null} */
+function silentSplitOf(tasks) {
+  const silent = tasks.map((task) => task.progress).filter((one) => one.silent_split !== undefined);
+  return silent.toSorted((a, b) => (b.silent_us ?? 0) - (a.silent_us ?? 0))[0]?.silent_split ?? null;
 }
 
 /** @param {any} detail */

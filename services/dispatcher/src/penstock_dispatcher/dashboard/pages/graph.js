@@ -48,7 +48,7 @@ function Box({ node, load, job, selected, still }) {
       ${head}
       <span class="vertex-load"><${Load} several known=${load.known} busy=${load.busy} blocked=${load.blocked} />${states && html`<span class="vertex-states clip">${states}</span>`}</span>
       <span class="vertex-rates num"><span><b>${rate(load.rowsIn)}</b> in</span><span><b>${rate(load.rowsOut)}</b> out /s</span></span>
-      <span class="vertex-lag num clip">${lag === null ? "no watermark yet" : `${duration(lag)} behind`}${load.behind ? ` · ${compact(load.behind)} to read` : ""}</span>
+      <span class="vertex-lag num clip">${lag === null ? "no watermark yet" : `${duration(lag)} behind`}${load.silentSplit === null ? "" : ` · waits for split ${load.silentSplit}`}${load.behind ? ` · ${compact(load.behind)} to read` : ""}</span>
     </a></li>`;
 }
 
