@@ -13,7 +13,7 @@ one that is added, as in Flink: what takes back a row where the key has none, of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final, cast
 
@@ -208,13 +208,10 @@ class AggregateChangesOperator(Operator):
         return OperatorSnapshot(keyed=self._table.freeze(self._header(), self._context, beside))
 
     def _restore(self, restored: RestoredState) -> None:
-        expected = self._header()
         for _, header, rows in decode_segments(restored.keyed, self._operator, self._kind, self._keys):
-            written = {name: header.get(name) for name in expected}
-            known = (
-                self._sums.known(written["partials"], self._null_by_now) if written["partials"] is not None else None
-            )
-            if known is None or not reads_described(expected | {"partials": None}, written | {"partials": None}):
+            stored: list[dict[str, Any]] = header.get("partials", [])
+            to_current = self._sums.known(stored, self._null_by_now)
+            if to_current is None or not self._is_read(header):
                 raise IncompatibleStateError(
                     f"operator {self._operator!r}: the snapshot holds other aggregates or windows than the pipeline "
                     "has; restore it with the same aggregates over columns of the same types, or give the operator "
@@ -222,13 +219,18 @@ class AggregateChangesOperator(Operator):
                 )
             rows = canonical_keys(rows, self._keys)
             of_table = rows if COUNT not in rows.columns else rows.filter(pl.col(COUNT).is_null())
-            if known and {part["name"] for part in written["partials"]} <= set(rows.columns):
-                of_table = of_table.with_columns(known)
+            if {part["name"] for part in stored} <= set(rows.columns):
+                of_table = of_table.with_columns(to_current)
             if set(self._table.types) <= set(of_table.columns):
                 self._table.load(of_table)
             if self._others is not None and COUNT in rows.columns:
                 self._others.load(rows.filter(pl.col(COUNT).is_not_null()))
             self._note(rows)
+
+    def _is_read(self, header: Mapping[str, Any]) -> bool:
+        """Whether what a segment says beside its partials is what is kept here."""
+        expected = {name: value for name, value in self._header().items() if name != "partials"}
+        return reads_described(expected, {name: header.get(name) for name in expected})
 
     def _note(self, rows: pl.DataFrame) -> None:
         """These rows of a snapshot were restored: every key that it has is in one of them at least."""
