@@ -55,7 +55,7 @@ class ChangeSource(Source[T], base.ChangeSource[T]):
         format: as at `kafka.Source`, without `arrow`, or `debezium`.
         key_format: how an upsert topic's records have their keys. `plain`: bytes or text as they are, other types as
             JSON writes them, as `kafka.Sink` does with one column. `json`: an object with the columns, as it does with
-            several, and others with one. `binary`: a number as Java's `LongSerializer` and its like write it, big-endian
+            several, and others with one. `binary`: a number as Java's LongSerializer and its like write it, big-endian
             in as many bytes as its type has. If not given, `plain` for one column, `json` for several.
         before_images: of `debezium`: every update and delete has the whole former row in `before` (Postgres: `REPLICA
             IDENTITY FULL`), and no event comes twice. Then no state is needed to know what is taken back.
