@@ -543,7 +543,7 @@ async def test_the_time_of_a_record_is_the_event_time_of_its_rows(broker, metada
     reading = await rows_of(source)
     (record,) = {name for row in reading.rows for name in row} - set(kept)
     frame = pl.DataFrame(reading.rows)
-    good, _ = RowValidator(source, OperatorMetrics()).judge(Fetched(frame), "0")
+    good, _ = RowValidator(source, OperatorMetrics(), lambda: 2**52).judge(Fetched(frame), "0")
     assert good.columns == [*kept, EVENT_TIME], f"{record} is no column of the stream"
     assert good["n"].to_list() == [1, 2, 3]
     assert good[EVENT_TIME].to_list() == [at * 1_000, at * 1_000, (at + 5) * 1_000]

@@ -48,7 +48,7 @@ def read(row: Row, bad_rows: Any = "fail", **options: Any) -> tuple[list[int], l
     """The event times of the good rows, and why the others are none."""
     source = iterables.Source([row], schema=Row, bad_rows=bad_rows, **options)
     frame = pl.DataFrame([vars(row)], schema=source.schema.polars())
-    good, dead = RowValidator(source, OperatorMetrics()).judge(Fetched(frame), "s")
+    good, dead = RowValidator(source, OperatorMetrics(), lambda: 2**52).judge(Fetched(frame), "s")
     return good[EVENT_TIME].to_list(), [] if dead is None else dead["error"].to_list()
 
 
@@ -104,7 +104,7 @@ def test_rows_beside_a_bad_one_stay() -> None:
     schema = iterables.Source([ROW]).schema.select(["other"])
     source = iterables.Source(rows, schema=schema, event_time=event_time, bad_rows="skip")
     metrics = OperatorMetrics()
-    good, _ = RowValidator(source, metrics).judge(Fetched(pl.DataFrame(rows)), "s")
+    good, _ = RowValidator(source, metrics, lambda: 2**52).judge(Fetched(pl.DataFrame(rows)), "s")
     assert good["other"].to_list() == ["31.01.2026 12:00", "31.01.2026 13:00"]
     assert (metrics.rows_in, metrics.bad_rows) == (3, 1)
 
@@ -172,7 +172,7 @@ def test_narrow_numbers_do_not_wrap(kind: Any, unit: Any, value: float, expected
     """They are counted in 64 bits, whatever the column is."""
     source = iterables.Source([], schema=pa.schema([("ts", kind)]), event_time="ts", time_unit=unit)
     frame = pl.DataFrame([{"ts": value}], schema=source.schema.polars())
-    good, _ = RowValidator(source, OperatorMetrics()).judge(Fetched(frame), "s")
+    good, _ = RowValidator(source, OperatorMetrics(), lambda: 2**52).judge(Fetched(frame), "s")
     assert from_micros(good[EVENT_TIME][0]).isoformat() == expected
 
 

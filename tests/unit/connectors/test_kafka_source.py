@@ -444,7 +444,9 @@ def test_a_record_without_a_timestamp_has_no_time() -> None:
     source = kafka.Source("t", schema=Row, event_time=RECORD_TIMESTAMP, security=BROKER, bad_rows="dead_letter")
     records, value = Records(keep_messages=True), b'{"n":1,"at":"2026-01-01T00:00:00Z"}'
     records.add([Whole(0, value, None, -1), Whole(1, value, None, 0), Whole(2, value, None, -2)])
-    good, bad = RowValidator(source, OperatorMetrics()).judge(Fetched(decoder_of(source).decode(records).frame), "s")
+    good, bad = RowValidator(source, OperatorMetrics(), lambda: 2**52).judge(
+        Fetched(decoder_of(source).decode(records).frame), "s"
+    )
     assert good[EVENT_TIME].to_list() == [0, -2_000]
     assert bad is not None
     assert bad["error"].to_list() == ["event time record_timestamp is null"]

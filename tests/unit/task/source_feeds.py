@@ -13,6 +13,7 @@ from penstock.connectors.base import EndOfSplit, Fetched, ReadContext, Split
 from penstock.protocol.messages import OperatorMetrics
 from penstock.task.alignment import SourceAlignment
 from penstock.task.sources import SourceDriver
+from penstock.times import to_micros
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -75,7 +76,7 @@ async def driver(
     async def remember(split, position):
         return position
 
-    context = ReadContext(lambda: 0, time or Time(), 1)
+    context = ReadContext(lambda: to_micros(START), time or Time(), 1)
     found = SourceDriver(source, 0, 1, context, OperatorMetrics(), remember, alignment=alignment)
     await found.open(entries)
     return found

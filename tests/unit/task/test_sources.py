@@ -15,10 +15,12 @@ import polars as pl
 import pytest
 from source_feeds import Feed, Feeds
 
-from penstock import periodic
-from penstock.connectors import files, iterables
+from penstock import Pipeline, periodic
+from penstock.connectors import collecting, files, generate, iterables
 from penstock.connectors.base import Fetched, ReadContext, Split
-from penstock.errors import BadRecordError, ExternalError
+from penstock.errors import BadRecordError, ExternalError, PipelineError
+from penstock.graph.describe import describe_node
+from penstock.graph.logical import Read
 from penstock.protocol.messages import OperatorMetrics
 from penstock.task.sources import FEW_ROWS, SPLITS_TOLD, SourceBatch, SourceDriver, SplitEntry, owner_of
 from penstock.times import to_micros
@@ -48,7 +50,7 @@ def driver(source, subtask: int = 0, parallelism: int = 1, time: Time | None = N
     async def remember(split, position):
         return position
 
-    context = ReadContext(lambda: 0, clock, parallelism)
+    context = ReadContext(lambda: to_micros(START), clock, parallelism)
     return SourceDriver(source, subtask, parallelism, context, OperatorMetrics(), remember)
 
 
@@ -111,7 +113,7 @@ async def test_a_split_begins_where_an_earlier_attempt_began_it():
         return 0
 
     source = Splits(lambda: iter(()), schema=Event)
-    reader = SourceDriver(source, 0, 1, ReadContext(lambda: 0, Time(), 1), OperatorMetrics(), recorded)
+    reader = SourceDriver(source, 0, 1, ReadContext(lambda: to_micros(START), Time(), 1), OperatorMetrics(), recorded)
     await reader.open(())
     assert source.opened == (0,)
     await reader.close()
@@ -160,7 +162,7 @@ async def test_a_split_that_is_given_an_end_goes_on_where_its_snapshot_is():
         return kept.setdefault(split, position)
 
     def opened(source):
-        return SourceDriver(source, 0, 1, ReadContext(lambda: 0, Time(), 1), OperatorMetrics(), remember)
+        return SourceDriver(source, 0, 1, ReadContext(lambda: to_micros(START), Time(), 1), OperatorMetrics(), remember)
 
     endless, ending = Ending(lambda: iter(()), schema=Event), Ending(lambda: iter(()), schema=Event)
     ending.bounded, ending.until_now = True, lambda _split, position: {**position, "end": 9 + len(kept)}
@@ -303,7 +305,7 @@ async def test_a_reader_that_waits_is_woken_for_event_time_and_for_idleness():
     feed.open = True
     time = Time()
     source = Waiting({"0": feed}, idle_after="10ms", bounded=False)
-    context = ReadContext(lambda: 0, time, other_work=asyncio.Event().wait)
+    context = ReadContext(lambda: to_micros(START), time, other_work=asyncio.Event().wait)
     reader = SourceDriver(source, 0, 1, context, OperatorMetrics(), _as_it_is)
     await reader.open(())
     async with asyncio.timeout(10):
@@ -593,3 +595,84 @@ async def test_a_round_that_brings_few_rows_is_told_of():
     bounded = driver(Feeds({"a": Feed([0] * 9)}))
     await bounded.open([])
     assert not any([(await bounded.step()).few for _ in range(9)])
+
+
+def far_ahead(policy: str, **options: Any) -> tuple[iterables.Source, list[int]]:
+    """A source with one event 31 days ahead of the wall clock, which stands at `START`; and the seconds of all."""
+    seconds = [0, 1, 31 * 86_400, 2, 30 * 86_400]
+    rows = [{"n": n, "at": START + timedelta(seconds=second)} for n, second in enumerate(seconds)]
+    return iterables.Source(rows, schema=Event, event_time="at", bad_rows=policy, **options), seconds
+
+
+@pytest.mark.parametrize("options", [{"bounded": False}, {"max_ahead": "30d"}], ids=["by default", "as given"])
+async def test_an_event_far_ahead_of_the_wall_clock_is_a_bad_row(options):
+    """It moves no watermark, is counted and named with its time; one exactly so far ahead is none."""
+    source, _ = far_ahead("dead_letter", **options)
+    reader = driver(source)
+    await reader.open(())
+    batch = await reader.step()
+    assert batch.frame is not None
+    assert batch.frame["n"].to_list() == [0, 1, 3, 4]
+    assert batch.watermark == to_micros(START + timedelta(days=30)) - 1
+    assert batch.dead is not None
+    (error,) = batch.dead["error"]
+    assert error.startswith(
+        "event time at: 2026-02-01T00:00:00Z is further ahead of the wall clock, 2026-01-01T00:00:00Z, "
+    )
+    assert "max_ahead='30d'" in error
+    assert b'"n":"2"' in batch.dead["raw"][0]
+    assert (reader._judge.metrics.bad_rows, reader._judge.metrics.rows_in) == (1, 5)
+    await reader.close()
+
+
+async def test_an_event_far_ahead_of_the_wall_clock_follows_the_policy():
+    """The same as every bad row."""
+    reader = driver(far_ahead("fail", bounded=False)[0])
+    await reader.open(())
+    with pytest.raises(BadRecordError, match=r"2026-02-01T00:00:00Z is further ahead .* None"):
+        await reader.step()
+    await reader.close()
+    reader = driver(far_ahead("skip", bounded=False)[0])
+    await reader.open(())
+    batch = await reader.step()
+    assert (numbers([batch]), batch.dead, reader._judge.metrics.bad_rows) == ([0, 1, 3, 4], None, 1)
+    await reader.close()
+
+
+@pytest.mark.parametrize("options", [{}, {"max_ahead": None, "bounded": False}, {"max_ahead": "31d", "bounded": False}])
+async def test_how_far_ahead_events_may_be_is_limited_by_default_only_where_input_never_ends(options):
+    """Old data that is read to its end has no wall clock, and a source may say that it has none."""
+    source, seconds = far_ahead("fail", **options)
+    reader = driver(source)
+    await reader.open(())
+    assert numbers([await reader.step()]) == list(range(len(seconds)))
+    await reader.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({"bounded": False}, "30d"),
+        ({"bounded": False, "max_ahead": "1h"}, "1h"),
+        ({"max_ahead": "1h"}, "1h"),
+        ({"bounded": False, "max_ahead": None}, None),
+        ({}, None),
+    ],
+)
+def test_plans_show_how_far_ahead_events_may_be(options, shown):
+    """Also where the source does not say it."""
+    pipeline = Pipeline("p")
+    pipeline.read(iterables.Source([], schema=Event, event_time="at", **options)).write(collecting.Sink())
+    (node,) = (node for node in pipeline.plan if isinstance(node.operation, Read))
+    assert describe_node(node).get("max_ahead") == shown
+
+
+def test_how_far_ahead_events_may_be_is_checked_where_it_is_said():
+    """And generated rows, whose times follow from their numbers, have no such limit."""
+    assert generate.Source(lambda n: {"n": n, "at": START}, schema=Event, event_time="at").max_ahead_us is None
+    for options, message in [
+        ({"max_ahead": "1h"}, "max_ahead= needs event_time="),
+        ({"event_time": "at", "max_ahead": "0s"}, "max_ahead: must be positive"),
+    ]:
+        with pytest.raises(PipelineError, match=message):
+            iterables.Source([], schema=Event, **options)

@@ -11,7 +11,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Protocol, runtime_checkable
 
 from penstock.errors import ExternalError
 from penstock.types import Schema
@@ -120,6 +120,10 @@ class WatermarkAlignment:
     group: str = ""
 
 
+MAX_AHEAD_US: Final = 30 * 86_400_000_000
+"""How far an event time may be ahead of the wall clock where an unbounded source says nothing of it: 30 days."""
+
+
 @dataclass(frozen=True)
 class EventTime:
     """What of a row is its event time, how watermarks follow from it, and when a silent split stops holding them back."""
@@ -128,6 +132,8 @@ class EventTime:
     watermarks: WatermarkStrategy
     idle_after_us: int | None = None
     alignment: WatermarkAlignment | None = None
+    max_ahead_us: int | Literal["default"] | None = "default"
+    """How far event times may be ahead of the wall clock; None: as far as they are. See `Source.max_ahead_us`."""
 
 
 # -- sources ------------------------------------------------------------------------------------------------------------
@@ -290,6 +296,21 @@ class Source(ABC, Generic[T]):
     """Whether `moment` is to be asked."""
     ends_on_request: ClassVar[bool] = False
     """Whether `until_now` ends a split that has no end of its own, so that a batch engine can read it up to now."""
+
+    makes_event_times: ClassVar[bool] = False
+    """Whether event times are computed here, and not told by clocks outside, which may be wrong."""
+
+    @property
+    def max_ahead_us(self) -> int | None:
+        """How far ahead of the wall clock an event time may be; a row beyond it is a bad row. None: nobody looks.
+
+        One event far in the future takes the watermark there, behind which every other row is late: so a source that
+        never ends has a limit if it says nothing.
+        """
+        said = self.event_time.max_ahead_us if self.event_time is not None else None
+        if said != "default":
+            return said
+        return None if self.bounded or self.makes_event_times else MAX_AHEAD_US
 
     def moment(self) -> Position:
         """What of the input is fixed for all its splits before the first is looked for, such as the snapshot of a table.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing
 import zoneinfo
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 
 from penstock.connectors.base import EventTime, Policy, WatermarkAlignment, WatermarkStrategy
 from penstock.connectors.event_times import EventTimeForm, TimeUnit, event_time_form
@@ -29,6 +29,7 @@ _OF_EVENT_TIME: Final = (
     "idle_after",
     "max_drift",
     "drift_group",
+    "max_ahead",
 )
 
 
@@ -54,6 +55,10 @@ class SourceOptions(TypedDict, total=False):
     of this source and of all others in the pipeline that say `max_drift`. None: it does not wait."""
     drift_group: str | None
     """Only sources that give the same name wait for each other."""
+    max_ahead: Duration | None
+    """How far ahead of the wall clock the event time of a row may be: a row beyond it, such as of a device whose clock is
+    wrong, is a bad row and moves no watermark. `"30d"` if not given, no limit of a source that ends or makes its rows
+    itself; None: no limit."""
     bad_rows: Policy
     """What becomes of records that are no rows: `"fail"` (if not given), `"skip"` (counted) or `"dead_letter"`."""
     timezone: str | None
@@ -104,8 +109,15 @@ def declare(what: str, schema: object, hidden: str | None = None, **options: Unp
     strategy = for_rows(strategy, row_type or row_class(columns))
     idle_after = options.get("idle_after")
     idle_after_us = None if idle_after is None else duration_us(idle_after, f"{what}: idle_after", positive=True)
-    event_time = EventTime(form, strategy, idle_after_us, _alignment(what, options))
+    event_time = EventTime(form, strategy, idle_after_us, _alignment(what, options), _max_ahead(what, options))
     return Declared(columns, row_type, event_time, policy, timezone)
+
+
+def _max_ahead(what: str, options: SourceOptions) -> int | Literal["default"] | None:
+    if "max_ahead" not in options:
+        return "default"
+    given = options["max_ahead"]
+    return None if given is None else duration_us(given, f"{what}: max_ahead", positive=True)
 
 
 def _alignment(what: str, options: SourceOptions) -> WatermarkAlignment | None:

@@ -187,6 +187,7 @@ class Source(base.Source[T], Generic[T]):
     """
 
     kind: ClassVar[str] = "generate"
+    makes_event_times: ClassVar[bool] = True
 
     @checked
     def __init__(

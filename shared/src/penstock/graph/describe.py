@@ -75,6 +75,8 @@ def _settings(node: Node) -> dict[str, Any]:
                     described["idle_after"] = format_duration(event_time.idle_after_us)
                 if event_time.alignment is not None:
                     described["max_drift"] = format_duration(event_time.alignment.max_drift_us)
+                if source.max_ahead_us is not None:
+                    described["max_ahead"] = format_duration(source.max_ahead_us)
             return described
         case AssignEventTime(event_time=event_time):
             return {"event_time": event_time.form.describe(), "watermarks": event_time.watermarks.describe()}

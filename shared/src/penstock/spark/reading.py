@@ -83,7 +83,7 @@ class _Feed:
         self._output = chain.source_output
         assert self._output is not None
         self._metrics = chain.metrics[operator.id]
-        self._judge = RowValidator(self.source, self._metrics, work.plan.window_reach_us)
+        self._judge = RowValidator(self.source, self._metrics, now_us, work.plan.window_reach_us)
 
     @property
     def rows(self) -> int:

@@ -5,7 +5,7 @@ Shared by the streaming source and by batch engines, so that a record is judged 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,6 +15,7 @@ from penstock.batches import EVENT_TIME
 from penstock.connectors.base import BadRow, Fetched, Source
 from penstock.errors import BadRecordError
 from penstock.protocol.messages import OperatorMetrics
+from penstock.times import format_duration, format_time
 
 if TYPE_CHECKING:
     from penstock.connectors.event_times import EventTimeForm
@@ -23,8 +24,12 @@ if TYPE_CHECKING:
 class RowValidator:
     """Judges what the splits of one source bring; counts it in `metrics`."""
 
-    def __init__(self, source: Source[Any], metrics: OperatorMetrics, window_reach_us: int = 0) -> None:
-        """`window_reach_us`: how far the bounds of windows may be from a row of them."""
+    def __init__(
+        self, source: Source[Any], metrics: OperatorMetrics, clock_us: Callable[[], int], window_reach_us: int = 0
+    ) -> None:
+        """`clock_us`: the wall clock; `window_reach_us`: how far the bounds of windows may be from a row of them."""
+        self._clock_us = clock_us
+        self._max_ahead_us = source.max_ahead_us
         self._source = source
         self._form = source.event_time.form if source.event_time is not None else None
         self._micros = None if self._form is None else self._form.micros(window_reach_us).alias(EVENT_TIME)
@@ -41,6 +46,9 @@ class RowValidator:
         if self._form is not None:
             frame, untimed = self._timed(self._form, frame, split_id)
             bad += untimed
+            if self._max_ahead_us is not None:
+                frame, ahead = self._in_reach(self._form, frame, split_id, self._max_ahead_us)
+                bad += ahead
         self.metrics.rows_in += frame.height + len(bad)
         return frame, self._dead(bad)
 
@@ -64,6 +72,26 @@ class RowValidator:
         rows = timed.filter(pl.col(EVENT_TIME).is_null()).drop(EVENT_TIME).iter_rows(named=True)
         bad = [_bad_row(row, reason, split_id) for row, reason in zip(rows, reasons, strict=True)]
         return timed.filter(pl.col(EVENT_TIME).is_not_null()), bad
+
+    def _in_reach(
+        self, form: EventTimeForm, timed: pl.DataFrame, split_id: str, max_ahead_us: int
+    ) -> tuple[pl.DataFrame, list[BadRow]]:
+        """The rows whose event time is at most so far ahead of the wall clock; others are bad."""
+        now_us = self._clock_us()
+        newest = timed[EVENT_TIME].max()
+        if not isinstance(newest, int) or newest - now_us <= max_ahead_us:
+            return timed, []
+        is_ahead = pl.col(EVENT_TIME) > now_us + max_ahead_us
+        bad: list[BadRow] = []
+        for row in timed.filter(is_ahead).iter_rows(named=True):
+            at_us = row.pop(EVENT_TIME)
+            reason = (
+                f"event time {form.name}: {format_time(at_us)} is further ahead of the wall clock, "
+                f"{format_time(now_us)}, than max_ahead={format_duration(max_ahead_us)!r} allows; if such times are "
+                "meant, give the source another max_ahead=, or None"
+            )
+            bad.append(_bad_row(row, reason, split_id))
+        return timed.filter(~is_ahead), bad
 
     def _dead(self, bad: list[BadRow]) -> pl.DataFrame | None:
         """Apply the source's policy."""

@@ -197,7 +197,7 @@ class SourceDriver:
         self._parallelism = parallelism
         self._context = replace(context, other_work=self._other_work)
         self._others = context.other_work
-        self._judge = RowValidator(source, metrics, window_reach_us)
+        self._judge = RowValidator(source, metrics, context.clock_us, window_reach_us)
         self._splits: dict[str, _SplitState] = {}
         self._turn: list[str] = []
         self._watermark = MIN_WATERMARK
