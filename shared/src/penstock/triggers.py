@@ -7,7 +7,7 @@ the timers it sets belong to that window and end with it. `WindowedStream.trigge
 from __future__ import annotations
 
 import enum
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from penstock.arguments import checked
@@ -24,8 +24,8 @@ Scalar = bool | int | float | str | None
 
 FIRE_AT: Final = "fire_at_us"
 """What triggers of an interval remember: when they fire next."""
-END_OF_TIME: Final = datetime.max.replace(tzinfo=UTC)
-"""The watermark at the end of the input."""
+FIRED: Final = "fired"
+"""And that they have fired, and no row has come since."""
 
 
 class TriggerResult(enum.Flag):
@@ -238,9 +238,19 @@ class _EveryInterval(AtWatermark):
 
 
 class EveryEventTime(_EveryInterval):
-    """`every(interval)`: Flink's ContinuousEventTimeTrigger."""
+    """`every(interval)`: Flink's ContinuousEventTimeTrigger, but for intervals in which no row came."""
 
     timers = "event"
+
+    def on_row(self, row: Any, window: TimeWindow, ctx: TriggerContext) -> TriggerResult:
+        result = super().on_row(row, window, ctx)
+        if result != TriggerResult.FIRE:
+            ctx.remove(FIRED)
+        return result
+
+    def on_merge(self, window: TimeWindow, ctx: TriggerContext) -> None:
+        super().on_merge(window, ctx)
+        ctx.merge(FIRED, max)
 
     def on_event_time(self, at: datetime, window: TimeWindow, ctx: TriggerContext) -> TriggerResult:
         if super().on_event_time(at, window, ctx) == TriggerResult.FIRE:
@@ -249,12 +259,12 @@ class EveryEventTime(_EveryInterval):
         if ctx.get(FIRE_AT) != at_us:
             return TriggerResult.CONTINUE
         ctx.remove(FIRE_AT)
-        if ctx.watermark != END_OF_TIME:  # nothing comes between two moments of the end
-            self._set_next(at_us, ctx)
+        ctx.set(FIRED, at_us)  # the next row sets a timer: one event far ahead passes over a million intervals
         return TriggerResult.FIRE
 
     def _now(self, ctx: TriggerContext) -> datetime | None:
-        return ctx.timestamp
+        """Of a window that has fired, the interval that event time has come to."""
+        return ctx.timestamp if ctx.get(FIRED) is None else ctx.watermark
 
     def _set_timer(self, at: datetime, ctx: TriggerContext) -> None:
         ctx.event_timer(at)
@@ -360,16 +370,14 @@ def every_rows(rows: int) -> Trigger:
 def every(interval: Duration, *, time: Literal["event", "processing"] = "event") -> Trigger:
     """Fire at every whole `interval` since 1970 while a window is open, at its end, and again for each late row.
 
-    It fires whether rows came since or not, so the same result may be sent again. To send changes only, derive a
-    `Trigger` whose `on_row` sets a timer if none is set and notes it with `ctx.set`, and whose `on_event_time` answers
-    FIRE if one is noted, and removes the note.
+    By event time it does not fire at the end of an interval in which no row came into the window, where Flink's does: the
+    result would be the same, and one event far ahead passes over many intervals at once. By the wall clock it fires at
+    every interval.
 
     Args:
         interval: how often.
         time: by the watermark, or by the wall clock. Flink fires by the wall clock without the end of the window, so that
             what came last is lost; here it fires at the end too.
-
-    At the end of the input there is one more firing at most before the window's end.
 
     Example:
         >>> totals = bids.key_by("auction").window(tumbling("1m")).trigger(every("5s")).agg(bids=count())

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from penstock.process_functions import KeyedProcess
 from penstock.state.declarations import MapState
-from penstock.times import MAX_WATERMARK, to_micros
+from penstock.times import to_micros
 from penstock.triggers import (
     FIRE_AT,
+    FIRED,
     EveryEventTime,
     EveryRows,
     PurgingTrigger,
@@ -171,19 +172,15 @@ class PartialProcess(WindowProcess):
         self.timers.remove((at_us, True))
         for bounds in fired:
             if at_us < bounds[1] - self._before_end:
-                self._fire_early(at_us, self._interval, bounds, ctx)
+                self._fire_early(at_us, bounds, ctx)
             else:
                 self._fire_on_timer(at, at_us, bounds, ctx)
 
-    def _fire_early(self, at_us: int, interval: int, bounds: Bounds, ctx: WindowContext) -> None:
+    def _fire_early(self, at_us: int, bounds: Bounds, ctx: WindowContext) -> None:
         """What `EveryEventTime` does before the end of a window, where most of its firings are, step by step the same."""
         if self.memory.get(bounds, {}).get(FIRE_AT) != at_us:
             return
-        if ctx.watermark_us != MAX_WATERMARK:
-            self.memory.set(bounds, {FIRE_AT: at_us + interval})
-            self.set_timer(at_us + interval, "event", bounds, ctx)
-        else:
-            self.memory.remove(bounds)
+        self.memory.set(bounds, {FIRED: at_us})
         self._fire(bounds, ctx)
         if self._purges:
             self._purge(bounds, ctx)
@@ -205,6 +202,7 @@ class PartialProcess(WindowProcess):
 
     def _fire(self, bounds: Bounds, ctx: WindowContext) -> None:
         account = self._account(bounds, ctx)
+        account.armed = False
         if not account.units:
             return
         account.open = False

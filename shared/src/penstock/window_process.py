@@ -41,7 +41,7 @@ _CHUNK: Final = 128
 _KNOWN: Final = 4_096
 _ARMED: Final = 65_536
 ONCE: Final = (AtWatermark, EveryEventTime, EveryProcessingTime)
-"""What these set with the first row of a window stays set while the window is open."""
+"""What these set with the first row of a window stays set until the window fires."""
 
 MADE_BY: Final = "__made_by__"
 """On a class that a function makes: that function and its arguments, for whoever needs the class in another process."""
@@ -220,6 +220,7 @@ class WindowProcess(KeyedProcess[Any, Any]):
             self._purge(bounds, ctx)
 
     def _fire(self, bounds: Bounds, ctx: WindowContext) -> None:
+        self._armed.discard((ctx.key, bounds))
         meta = self._meta(bounds)
         rows = self._contents(meta)
         if self._last is not None and len(rows) > self._last:

@@ -74,6 +74,7 @@ class Open:
     count: int = 0
     sent: int = 0
     fire_at: int | None = None
+    fired: bool = False
     timers: set[int] = dataclasses.field(default_factory=set)
 
 
@@ -139,6 +140,7 @@ class Model:
                 self.send(each, [kept for kept in each.rows if kept[0] <= each.sent], retracted=True)
             window.rows = sorted([*window.rows, *each.rows])
             window.count += each.count
+            window.fired = window.fired or each.fired
             if each.fire_at is not None:
                 window.fire_at = min(each.fire_at, window.fire_at or each.fire_at)
         if window.fire_at is not None:
@@ -157,7 +159,9 @@ class Model:
             return True
         window.timers.add(self.last(window.end))
         if isinstance(self.trigger, EveryEventTime) and window.fire_at is None:
-            window.fire_at = time - time % self.trigger.every_us + self.trigger.every_us
+            since = mark if window.fired else time
+            window.fired = False
+            window.fire_at = since - since % self.trigger.every_us + self.trigger.every_us
             window.timers.add(window.fire_at)
         return False
 
@@ -195,10 +199,7 @@ class Model:
                 self.fire(window)
             elif at == window.fire_at:
                 assert isinstance(self.trigger, EveryEventTime)
-                window.fire_at = None
-                if watermark != MAX_WATERMARK:
-                    window.fire_at = at + self.trigger.every_us
-                    window.timers.add(window.fire_at)
+                window.fire_at, window.fired = None, True
                 self.fire(window)
             if at == self.last(window.end) + self.lateness:
                 self.open.remove(window)
@@ -464,14 +465,31 @@ def test_a_row_whose_session_would_have_no_length_is_refused():
             harness.frame(frame_of([("a", 5, 1), ("a", 6, 0)]))
 
 
-def test_a_window_that_begins_behind_the_watermark_fires_on_at_every_interval():
-    """Flink: ContinuousEventTimeTrigger registers the next time whenever it fires."""
+def test_a_window_that_begins_behind_the_watermark_fires_on_at_every_interval_with_rows():
+    """Flink's ContinuousEventTimeTrigger fires at the others, too."""
     harness = OperatorHarness(windowed(tumbling("40us"), every("4us"), 0).agg(rows=count())._node)
     harness.frame(frame_of([("b", 0, 1)]))
     harness.watermark(10)
     harness.frame(frame_of([("a", 3, 1)]))
     harness.watermark(17)
-    assert len([row for row in harness.output() if row["key"] == "a"]) == 4, "at 4, 8, 12 and 16"
+    assert [row["rows"] for row in harness.output() if row["key"] == "a"] == [1], "at 4"
+    harness.frame(frame_of([("a", 30, 1)]))
+    harness.watermark(19)
+    assert len([row for row in harness.output() if row["key"] == "a"]) == 1, "17 lies in the interval up to 20"
+    harness.watermark(21)
+    assert [row["rows"] for row in harness.output() if row["key"] == "a"] == [1, 2], "at 20"
+
+
+@pytest.mark.parametrize("aggregated", [True, False])
+def test_an_event_far_ahead_fires_every_window_once_more_and_no_interval_between(aggregated):
+    """Jumps of 80 years over intervals of a second: each gives one early result, with what came since the last."""
+    said = windowed(tumbling("36500d"), every("1s"), 0)
+    harness = OperatorHarness((said.agg(rows=count()) if aggregated else said.apply(listed))._node)
+    second = 1_000_000
+    for years in (1, 81):
+        harness.frame(frame_of([("a", 5, 1), ("a", 6, 1)]))
+        harness.watermark(second * years * 365 * 86_400)
+    assert len([row for row in harness.output() if row["key"] == "a"]) == 2
 
 
 def test_nothing_of_a_window_stays_when_it_is_over():
