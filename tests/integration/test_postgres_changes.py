@@ -20,6 +20,7 @@ from penstock import PipelineError
 from penstock.adapters.system_clock import SystemClock
 from penstock.connectors import postgres
 from penstock.connectors.base import BadRow, ReadContext, Split
+from penstock.connectors.change_rows import UNCHANGED
 from penstock.connectors.postgres import change_reading
 from penstock.connectors.postgres.change_reading import ChangeReader
 from penstock.errors import ExternalError
@@ -121,21 +122,23 @@ async def test_whole_former_rows(server: PostgresServer) -> None:
         assert await found.until(3) == [(1, large, 5, True), (1, large, 7, False), (1, large, 7, True)]
 
 
-async def test_large_values_that_were_not_logged_are_bad(server: PostgresServer) -> None:
-    """Not null; with the table's former rows in the log they are known, also where nobody asks for those."""
+async def test_large_values_that_were_not_logged(server: PostgresServer) -> None:
+    """The kept row has them, but not of another key; with the table's former rows in the log they are known."""
     table, large = Table(server, COLUMNS), secrets.token_hex(5_000)
     table.do("insert into {} values (1, %s, 5)", large)
     async with reading(source_of(table)) as found:
         await found.until(1)
         table.do("update {} set total = 7")
+        assert await found.until(1) == [(1, UNCHANGED, 7, False)]
+        table.do("update {} set id = 2")
         assert await found.until(1) == []
         assert "town: an update left this large value as it was" in found.bad[0].error
-        assert found.bad[0].raw == b'{"id":"1"}'
+        assert found.bad[0].raw == b'{"id":"2"}'
         found.bad.clear()
         table.do("alter table {} replica identity full")
         table.do("update {} set total = 8")
         table.do("truncate {}")
-        assert await found.until(2) == [(1, large, 8, False)]
+        assert await found.until(2) == [(2, large, 8, False)]
         assert "the table was truncated" in found.bad[0].error
 
 

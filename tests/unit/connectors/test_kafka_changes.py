@@ -18,12 +18,14 @@ from hypothesis import strategies as st
 
 from penstock import DecimalType, Pipeline, col, count, lit
 from penstock.connectors import files, iterables, kafka
+from penstock.connectors.change_rows import UNCHANGED
 from penstock.connectors.kafka.decoding import Records
 from penstock.connectors.kafka.encoding import KafkaEncoder
 from penstock.connectors.kafka.limits import TopicLimits
 from penstock.errors import PipelineError
 from penstock.graph.logical import KeyBy, Materialize, Read, ToChanges
 from penstock.testing import run_pipeline
+from penstock.testing.harness import OperatorHarness
 from penstock.types import (
     BOOLEAN,
     FLOAT32,
@@ -437,6 +439,86 @@ def test_decimals_within_lists_and_former_rows():
     assert not bad
     parts = [Decimal("7.90"), Decimal("-0.01")]
     assert rows == [(1, None, parts, True), (1, None, parts, False)]
+
+
+TOAST = "__debezium_unavailable_value"
+
+
+@dataclass
+class Paper:
+    id: str
+    title: str
+    text: str | None = None
+    scan: bytes | None = None
+    tags: list[str] | None = None
+
+
+def test_a_large_value_that_an_update_left_as_it_was_is_not_taken_for_one():
+    """Of texts and bytes the kept row says what it is, and `before` if that has it; else the event is a bad one."""
+    coded = base64.b64encode(TOAST.encode()).decode()
+    row = {"id": "a", "title": "t", "text": "long", "scan": "QQ==", "tags": ["x"]}
+    without = row | {"title": "u", "text": TOAST, "scan": coded}
+    source = kafka.ChangeSource("t", schema=Paper, key="id", format="debezium", bad_rows="skip")
+    rows, bad = of_events(
+        source, event("c", None, row), event("u", None, without), event("u", row, without),
+        event("u", {"id": "a"}, row | {"text": f"about {TOAST}"}),
+        event("u", None, row | {"tags": [TOAST]}), event("c", None, without), event("u", {"id": "b"}, without),
+    )  # fmt: skip
+    kept = (UNCHANGED, UNCHANGED.encode())
+    added = [each[1:4] for each in rows if not each[-1]]
+    assert added == [
+        ("t", "long", b"A"), ("u", *kept), ("u", "long", b"A"), ("t", f"about {TOAST}", b"A")
+    ]  # fmt: skip
+    assert [index for index, _ in bad] == [4, 5, 6]
+    assert all("the event does not have this large value" in error for _, error in bad)
+    whole = kafka.ChangeSource("t", schema=Paper, key="id", format="debezium", before_images=True, bad_rows="skip")
+    rows, bad = of_events(whole, event("u", row, without), event("u", without, without))
+    assert [each[2:4] for each in rows] == [("long", b"A"), ("long", b"A")]
+    assert [index for index, _ in bad] == [1]
+
+
+def test_a_large_value_of_an_unwrapped_row_is_not_taken_for_one():
+    """As Debezium's ExtractNewRecordState leaves it in an upsert topic."""
+    source = kafka.ChangeSource("t", schema=Paper, key="id")
+    coded = base64.b64encode(TOAST.encode()).decode()
+    rows, bad = decoded(source, (b"a", json.dumps({"title": "t", "text": TOAST, "scan": coded}).encode()))
+    assert bad == []
+    assert rows[0][:4] == ("a", "t", UNCHANGED, UNCHANGED.encode())
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_the_kept_row_has_what_an_update_left_as_it_was(tmp_path, together):
+    """Also if it came in the same batch; without one it is null, and a row that must have it is left out."""
+    p = Pipeline("p")
+    papers = p.read(kafka.ChangeSource("t", schema=Paper, key="id"))
+    papers.select("id", "title", "text", "scan", "retracted").write(files.Sink(str(tmp_path)))
+    kept = {"text": UNCHANGED, "scan": UNCHANGED.encode(), "retracted": False}
+    rows: list[dict[str, Any]] = [
+        {"id": "a", "title": "1", "text": "long", "scan": b"A", "retracted": False},
+        {"id": "a", "title": "2", **kept},
+        {"id": "a", "title": "3", **kept, "scan": b"B"},
+        {"id": "b", "title": "1", **kept},
+        {"id": "c", **kept, "title": UNCHANGED},
+        {"id": "a", "title": "4", **kept},
+        {"id": "d", "title": "1", "text": "gone", "scan": None, "retracted": False},
+        {"id": "d", "title": None, "text": None, "scan": None, "retracted": True},
+        {"id": "d", "title": "2", "text": "new", "scan": None, "retracted": False},
+        {"id": "d", "title": UNCHANGED, **kept},
+    ]
+    node = next(node for node in p.plan if isinstance(node.operation, ToChanges))
+    harness = OperatorHarness(node)
+    frame = pl.DataFrame([{"tags": None} | row for row in rows], schema=node.inputs[0].schema.polars())
+    for part in [frame] if together else frame.iter_slices(1):
+        harness.frame(part)
+    held: dict[str, Any] = {}
+    for row in harness.output():
+        change = (row["title"], row["text"], row["scan"])
+        if row["retracted"]:
+            assert held.pop(row["id"]) == change
+        else:
+            held[row["id"]] = change
+    assert held == {"a": ("4", "long", b"B"), "b": ("1", None, None), "d": ("2", "new", None)}
+    assert sum(counted.lost_changes for counted in harness.metrics) == 1
 
 
 @pytest.mark.parametrize("whole", [False, True])

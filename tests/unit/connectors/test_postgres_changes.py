@@ -13,6 +13,7 @@ import pytest
 
 from penstock import DecimalType, PipelineError
 from penstock.connectors import postgres
+from penstock.connectors.change_rows import UNCHANGED as KEPT
 from penstock.errors import CorruptDataError
 from penstock.postgres_tables.captured_table import CapturedColumn, CapturedTable, reads
 from penstock.postgres_tables.change_log import ChangeLog
@@ -29,7 +30,7 @@ from penstock.postgres_tables.pgoutput import (
 )
 from penstock.postgres_tables.text_values import RowImages, RowTexts
 from penstock.settings import Secret
-from penstock.types import FLOAT32, FLOAT64, INT64, STRING, TIMESTAMP, ListType, schema_of
+from penstock.types import BINARY, FLOAT32, FLOAT64, INT64, STRING, TIMESTAMP, Field, ListType, Schema, schema_of
 
 URL = "postgresql://user:topsecret@db:5432/shop"
 
@@ -215,6 +216,22 @@ def test_values_that_no_row_can_have_are_bad(column: str, text: bytes, said: str
     with pytest.raises(ValueError, match=said):  # noqa: PT012 (either of the two)
         bad = RowImages(schema, None).decode([RowTexts(schema).image(values)]).bad
         raise ValueError(bad[0].error)
+
+
+def test_a_large_value_that_was_left_as_it_was_is_known_by_the_kept_row() -> None:
+    """Of texts and bytes, where a row of the same key is replaced; a moved one has no former row by its key."""
+    schema = Schema((Field("id", INT64), Field("text", STRING), Field("scan", BINARY), Field("tags", ListType(STRING))))
+    image = RowTexts(schema, keeps=True).image([b"1", UNCHANGED, UNCHANGED, b"[]"])
+    assert RowImages(schema, None).decode([image]).frame.row(0)[1:3] == (KEPT, KEPT.encode())
+    assert KEPT.encode() == UNCHANGED
+    with pytest.raises(ValueError, match="tags: an update left this large value as it was"):
+        RowTexts(schema, keeps=True).image([b"1", b"t", b"\\x00", UNCHANGED])
+    log = log_of()
+    updated = of_table(b"U", b"N", tuple_data(b"8", b"1", b"x", UNCHANGED))
+    moved = of_table(b"U", b"K", tuple_data(None, b"1", None, None), b"N", tuple_data(b"8", b"2", b"x", UNCHANGED))
+    messages = [begin(200), relation(*COLUMNS), updated, moved]
+    changes = [change for data in messages if (change := log.feed(0, data)) is not None]
+    assert [[image.has_former for image in change.images] for change in changes] == [[True], [False, False]]
 
 
 def test_which_columns_can_be_read() -> None:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 RECORD: Final = "__index"
 """Int64: which record an image is of."""
+UNCHANGED: Final = "\x00unchanged"
+"""Stands in a row of updates, as text or as bytes, for a large value that an update left as it was and that the source
+was not told: the row that is kept of the key has it."""
 _PLACE: Final = "__place"
 """Int64: the place of an image among all."""
 

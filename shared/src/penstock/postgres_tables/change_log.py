@@ -32,6 +32,8 @@ class Image:
     values: Values
     """Of the columns that are read; of a row that is taken back only those of the key, where changes are not complete."""
     retracted: bool
+    has_former: bool = False
+    """Whether it replaces a row of the same key, which may know large values that were not logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ class ChangeLog:
         if old is not None and (new is None or self._key(old) != self._key(new)):
             images.append(Image(self._key(old), [old[place] for place in self._of_keys], retracted=True))
         if new is not None:
-            images.append(Image(self._key(new), new, retracted=False))
+            images.append(Image(self._key(new), new, retracted=False, has_former=not images))
         return images
 
     def _complete(self, change: RowChange, old: Values | None, new: Values | None) -> Sequence[Image]:

@@ -19,6 +19,7 @@ from penstock.types import (
     DURATION,
     FLOATS,
     INTEGERS,
+    STRING,
     TIMESTAMP,
     DataType,
     ListType,
@@ -34,8 +35,9 @@ _INTERVAL: Final = re.compile(
 )
 _NO_NUMBER: Final = (b"NaN", b"Infinity", b"-Infinity")
 _UNKNOWN: Final = (
-    "an update left this large value as it was, and Postgres did not log it; run `alter table ... replica identity full` "
-    "before such updates, and start the job anew for the one that is in the log already"
+    "an update left this large value as it was, Postgres did not log it, and no kept row tells it; run "
+    "`alter table ... replica identity full` before such updates, and start the job anew for the one that is in the log "
+    "already"
 )
 ToJson = Callable[[bytes], bytes]
 
@@ -61,6 +63,10 @@ def _boolean(value: bytes) -> bytes:
 
 def _binary(value: bytes) -> bytes:
     return b'"' + base64.b64encode(bytes.fromhex(value[2:].decode())) + b'"'
+
+
+def _bytes_themselves(value: bytes) -> bytes:
+    return b'"' + base64.b64encode(value) + b'"'
 
 
 def _timestamp(value: bytes) -> bytes:
@@ -101,7 +107,11 @@ def to_json(kind: DataType) -> ToJson:
 class RowTexts:
     """Makes JSON of the values of rows."""
 
-    def __init__(self, columns: Schema) -> None:
+    def __init__(self, columns: Schema, *, keeps: bool = False) -> None:
+        """`keeps`: what a text or bytes were is known by who keeps the former row."""
+        kinds = {STRING: _text, BINARY: _bytes_themselves} if keeps else {}
+        self._unchanged = {field.name: kinds[field.type](UNCHANGED) for field in columns if field.type in kinds}
+        self._names = columns.names
         self._parts = [(msgspec.json.encode(field.name) + b":", to_json(field.type)) for field in columns]
 
     def image(self, values: Sequence[bytes | None]) -> bytes:
@@ -112,7 +122,7 @@ class RowTexts:
         """
         try:
             if UNCHANGED in values:
-                raise ValueError(_UNKNOWN)
+                return self._with_unchanged(values)
             return b"{" + b",".join([
                 name + (b"null" if value is None else make(value))
                 for (name, make), value in zip(self._parts, values, strict=True)
@@ -122,9 +132,20 @@ class RowTexts:
                 self._check(name, make, value)
             raise
 
-    @staticmethod
-    def _check(name: bytes, make: ToJson, value: bytes | None) -> None:
+    def _with_unchanged(self, values: Sequence[bytes | None]) -> bytes:
+        """With what stands for values that are not logged, where that can be told from a value."""
+        pairs: list[bytes] = []
+        for column, (name, make), value in zip(self._names, self._parts, values, strict=True):
+            if value == UNCHANGED and column not in self._unchanged:
+                raise ValueError(_UNKNOWN)
+            made = self._unchanged[column] if value == UNCHANGED else b"null" if value is None else make(value)
+            pairs.append(name + made)
+        return b"{" + b",".join(pairs) + b"}"
+
+    def _check(self, name: bytes, make: ToJson, value: bytes | None) -> None:
         try:
+            if value == UNCHANGED and msgspec.json.decode(name[:-1]) in self._unchanged:
+                return
             if value == UNCHANGED:
                 raise ValueError(_UNKNOWN)
             if value is not None:

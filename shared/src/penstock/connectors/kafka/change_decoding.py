@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Sequence
 from datetime import tzinfo
@@ -11,13 +12,13 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from penstock.connectors.change_rows import RECORD, ImagesOfRows, bad_lines
+from penstock.connectors.change_rows import RECORD, UNCHANGED, ImagesOfRows, bad_lines
 from penstock.connectors.kafka.change_forms import BINARY_KEYS, KeyFormat, holds_decimals
 from penstock.connectors.kafka.debezium_decimals import DebeziumDecimals
 from penstock.connectors.kafka.decoding import JsonValues, Records, ValueDecoder, value_decoder
 from penstock.connectors.keyed_rows import RETRACTED
 from penstock.formats.decoding import BadLine, Decoded
-from penstock.types import BINARY, BOOLEAN, NUMERIC, STRING, DecimalType, Field, Schema
+from penstock.types import BINARY, BOOLEAN, NUMERIC, STRING, DataType, DecimalType, Field, Schema
 
 if TYPE_CHECKING:
     from penstock.connectors.kafka.change_source import ChangeSource
@@ -105,6 +106,9 @@ class UpsertDecoder:
         kept = [index for index in valued if index not in bad]
         others = decoded.frame.drop(self._key_names, strict=False).with_columns(pl.Series(RECORD, kept, pl.Int64))
         rows = keyed.filter(~pl.col(RECORD).is_in(list(bad))).join(others, RECORD, "left", maintain_order="left")
+        rows = rows.with_columns(
+            _with_unchanged(field.name, field.type) for field in self._rows if field.name in others
+        )
         gone = pl.Series(RETRACTED, [records.values[index] is None for index in rows[RECORD]], pl.Boolean)
         return Decoded(rows.with_columns(gone).select(self._names), bad_lines(bad, records.values))
 
@@ -116,6 +120,33 @@ class UpsertDecoder:
         wrong = {there[line.index]: f"the record's {line.error}" for line in decoded.bad}
         bad |= wrong
         return decoded.frame.with_columns(pl.Series(RECORD, [each for each in there if each not in wrong], pl.Int64))
+
+
+_PLACEHOLDER: Final = b"__debezium_unavailable_value"
+"""What Debezium writes for a large value (TOAST) that an update left as it was and that Postgres did not log."""
+_PLACEHOLDERS: Final = (_PLACEHOLDER, base64.b64encode(_PLACEHOLDER))
+"""As text, and as bytes."""
+_STANDS_FOR: Final[dict[DataType, bytes]] = {
+    STRING: json.dumps(UNCHANGED).encode(),
+    BINARY: b'"' + base64.b64encode(UNCHANGED.encode()) + b'"',
+}
+
+
+def _is_placeholder(value: msgspec.Raw | None) -> bool:
+    """Whether a value, or what a list or map has in it alone, stands for one that is not there."""
+    return value is not None and bytes(value).strip(b'[]" \n') in _PLACEHOLDERS
+
+
+def _with_unchanged(name: str, kind: DataType) -> pl.Expr:
+    """A column of an upsert topic into which Debezium's rows were unwrapped."""
+    column = pl.col(name)
+    match kind:
+        case _ if kind == STRING:
+            return pl.when(column == _PLACEHOLDER.decode()).then(pl.lit(UNCHANGED)).otherwise(column).alias(name)
+        case _ if kind == BINARY:
+            return pl.when(column == _PLACEHOLDER).then(pl.lit(UNCHANGED.encode())).otherwise(column).alias(name)
+        case _:
+            return column
 
 
 _NULL: Final = msgspec.Raw(b"null")
@@ -150,6 +181,8 @@ class DebeziumDecoder:
 
     def __init__(self, source: ChangeSource[Any], zone: tzinfo | None) -> None:
         self._schema = source.schema
+        self._rows = source.rows
+        self._keys = source.keys
         self._complete = source.complete
         self._after = _Images(source.rows, zone)
         self._before = self._after if source.complete else _Images(source.rows.select(source.keys), zone)
@@ -189,6 +222,8 @@ class DebeziumDecoder:
             case "c" | "r" | "u":
                 if after == b"null":
                     raise ValueError(f"an event with op {event.op!r} has no `after`")
+                if any(each in after for each in _PLACEHOLDERS):
+                    after = self._with_former(event.op, before, after)
                 if event.op != "u" or (before == b"null" and not self._complete):
                     return [(after, False)]
             case "d":
@@ -200,3 +235,27 @@ class DebeziumDecoder:
         if before == b"null":
             raise ValueError(f"an event with op {event.op!r} has no `before`, so nobody knows what it takes back")
         return [(before, True), (after, False)] if event.op == "u" else [(before, True)]
+
+    def _with_former(self, op: str, before: bytes, after: bytes) -> bytes:
+        """The new row with what `before` has of large values that Debezium was not told, or with what stands for these.
+
+        Raises:
+            ValueError: nobody knows one of them.
+        """
+        old, new = (msgspec.json.decode(each, type=dict[str, msgspec.Raw] | None) or {} for each in (before, after))
+        moved = any(name in old and bytes(old[name]) != bytes(new.get(name, _NULL)) for name in self._keys)
+        made: dict[str, msgspec.Raw] = {}
+        for field in self._rows:
+            if not _is_placeholder(new.get(field.name)):
+                continue
+            if field.name in old and not _is_placeholder(old[field.name]):
+                made[field.name] = old[field.name]
+                continue
+            stands_for = _STANDS_FOR.get(field.type)
+            if op != "u" or moved or self._complete or stands_for is None:
+                raise ValueError(
+                    f"after: {field.name}: the event does not have this large value (TOAST), which was left as it was; "
+                    "run `alter table ... replica identity full` before such updates"
+                )
+            made[field.name] = msgspec.Raw(stands_for)
+        return msgspec.json.encode(new | made)

@@ -47,6 +47,7 @@ class ChangeReader:
         self._confirmed = 0
         self._other_work = context.other_work
         self._texts = {False: RowTexts(source.rows), True: RowTexts(source.retracted_rows)}
+        self._keeping = RowTexts(source.rows, keeps=True)
         self._images = {False: RowImages(source.rows, source.zone), True: RowImages(source.retracted_rows, source.zone)}
         self._table: CapturedTable | None = None
         self._rows: TableRows | None = None
@@ -223,7 +224,8 @@ class ChangeReader:
                 bad[record] = "the table was truncated, and nobody knows which rows that took back"
             for image in change.images:
                 try:
-                    data = self._texts[image.retracted].image(image.values)
+                    texts = self._keeping if image.has_former else self._texts[image.retracted]
+                    data = texts.image(image.values)
                 except ValueError as error:
                     bad[record] = str(error)
                     continue

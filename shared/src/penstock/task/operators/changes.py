@@ -15,13 +15,15 @@ import numpy as np
 import polars as pl
 
 from penstock.batches import EVENT_TIME
-from penstock.graph.logical import RETRACTED, Node, ToChanges
+from penstock.connectors.base import ChangeSource
+from penstock.connectors.change_rows import UNCHANGED
+from penstock.graph.logical import RETRACTED, KeyBy, Node, Read, ToChanges
 from penstock.state.columns import canonical_keys, key_values
 from penstock.state.counted_rows import COUNT
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.keyed_table import INDEX, KeyedTable
-from penstock.types import polars_type
+from penstock.types import BINARY, STRING, DataType, polars_type
 
 _KIND: Final = "changes"
 
@@ -38,7 +40,9 @@ class ChangesOperator(Operator):
         self._names = list(node.schema.names)
         others = [field for field in node.schema if field.name not in self._keys and field.name != RETRACTED]
         types = {field.name: polars_type(field.type) for field in others}
+        self._never_null = {field.name for field in others if not field.nullable}
         self._table = KeyedTable(self._keys, types, ttl_us=operation.ttl_us)
+        self._unchanged = _stand_ins(node)
         self._context: OperatorContext
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
@@ -50,9 +54,15 @@ class ChangesOperator(Operator):
 
     def process(self, frame: pl.DataFrame, output: Output) -> None:
         self._table.forget()
-        rows = canonical_keys(frame, self._keys).unique(self._keys.names, keep="last", maintain_order=True)
+        rows = canonical_keys(frame, self._keys)
+        unknown = self._unknown(rows)
+        rows = self._within(rows, unknown).unique(self._keys.names, keep="last", maintain_order=True)
         keys = key_values(rows, self._keys)
         before = self._table.find(keys)
+        if unknown:
+            rows = self._from_kept(rows, before)
+            keys = key_values(rows, self._keys)
+            before = self._table.find(keys)
         after = rows.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(INDEX))
         if self._retracted is not None:
             gone = after.filter(self._retracted)
@@ -67,11 +77,63 @@ class ChangesOperator(Operator):
             output.rows(changed.select(*self._names, *self._hidden))
         self._table.maintain(len(keys))
 
+    # -- large values that an update left as they were ------------------------------------------------------------------
+
+    def _unknown(self, rows: pl.DataFrame) -> list[str]:
+        """The columns in which such a value stands."""
+        if not self._unchanged:
+            return []
+        found = rows.select((pl.col(name) == pl.lit(value)).any() for name, value in self._unchanged.items())
+        return [name for name, there in found.row(0, named=True).items() if there]
+
+    def _within(self, rows: pl.DataFrame, unknown: Sequence[str]) -> pl.DataFrame:
+        """With the values that earlier rows of the same key in this batch have."""
+        for name in unknown:
+            known = pl.col(name).ne_missing(pl.lit(self._unchanged[name])) & ~pl.col(self._retracted or "")
+            numbered = rows.with_row_index(INDEX)  # over all rows: within `over` they would be counted by key
+            place = pl.when(known).then(pl.col(INDEX)).forward_fill().over(self._keys.names)
+            places = numbered.select(place).to_series()
+            former = rows[name].gather(places)
+            rows = rows.with_columns(pl.when(places.is_not_null()).then(former).otherwise(pl.col(name)).alias(name))
+        return rows
+
+    def _from_kept(self, rows: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
+        """With the values that the kept rows have.
+
+        Where no row is kept, because its time to live was over or the input begins behind it, such a value is null. A
+        row that must have one is left out, and counted as a lost change.
+        """
+        kept = before.select(INDEX, *(pl.col(name).alias(f"{INDEX}{name}") for name in self._unchanged))
+        found = rows.with_row_index(INDEX).with_columns(pl.col(INDEX).cast(pl.Int64))
+        found = found.join(kept, INDEX, "left", maintain_order="left")
+        lost = pl.repeat(value=False, n=rows.height, eager=True)
+        for name, stand_in in self._unchanged.items():
+            unchanged = found.select(pl.col(name).eq_missing(pl.lit(stand_in))).to_series()
+            filled = pl.when(unchanged).then(pl.col(f"{INDEX}{name}")).otherwise(pl.col(name)).alias(name)
+            found = found.with_columns(filled)
+            if name in self._never_null:
+                lost = lost | (unchanged & found[name].is_null())
+        self._context.metrics.lost_changes += int(lost.sum())
+        return found.filter(~lost).select(rows.columns)
+
     def close(self) -> None:
         self._table.close()
 
     def snapshot(self) -> OperatorSnapshot | None:
         return OperatorSnapshot(keyed=self._table.freeze({"kind": _KIND}, self._context))
+
+
+def _stand_ins(node: Node) -> dict[str, str | bytes]:
+    """What stands for a large value that an update left as it was, by column: straight behind a source of changes."""
+    keyed = node.inputs[0]
+    operation = (keyed.inputs[0] if isinstance(keyed.operation, KeyBy) else keyed).operation
+    if not isinstance(operation, Read) or not isinstance(operation.source, ChangeSource):
+        return {}
+    forms: dict[DataType, str | bytes] = {STRING: UNCHANGED, BINARY: UNCHANGED.encode()}
+    rows = operation.source.rows
+    return {
+        each.name: forms[each.type] for each in rows if each.type in forms and each.name not in operation.source.keys
+    }
 
 
 def count_of_change() -> pl.Expr:
