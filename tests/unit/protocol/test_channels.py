@@ -227,3 +227,23 @@ def test_stashed_frames_count_against_their_own_channel_only(gate: InputGate, le
     left.data("behind")
     right.data("before")
     assert gate.processed_bytes() == {LEFT: 0, RIGHT: 10}
+
+
+def test_a_channel_that_has_ended_beside_one_that_rests_is_no_end():
+    """Operators end with the last watermark, and the one that rests may go on, however often either says so."""
+    for idle_first in (True, False):
+        gate = InputGate(ATTEMPT, [LEFT, RIGHT])
+        left, right = Sender(gate, LEFT), Sender(gate, RIGHT)
+        assert right.watermark(5) == []
+        assert left.watermark(3) == [AdvanceWatermark(3)]
+        if idle_first:
+            assert right.idle() == []
+            assert left.watermark(MAX_WATERMARK) == [AdvanceWatermark(5), BecomeIdle()]
+        else:
+            assert left.watermark(MAX_WATERMARK) == [AdvanceWatermark(5)]
+            assert right.idle() == [BecomeIdle()]
+        assert not gate.ended
+        assert [type(each) for each in right.data("a")] == [Deliver]
+        assert right.watermark(7) == [AdvanceWatermark(7)]
+        assert right.watermark(MAX_WATERMARK) == [AdvanceWatermark(MAX_WATERMARK)]
+        assert gate.ended

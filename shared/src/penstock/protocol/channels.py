@@ -15,7 +15,7 @@ from typing import Any
 from penstock.errors import ProtocolError
 from penstock.protocol.frames import Channel, Frame, FrameKind
 from penstock.protocol.messages import Flavour
-from penstock.protocol.watermarks import CombinedProgress, InputProgress
+from penstock.protocol.watermarks import CombinedProgress, InputProgress, combined
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 
@@ -113,7 +113,7 @@ class InputGate:
     @property
     def ended(self) -> bool:
         """Whether every channel has reached the end of event time."""
-        return all(state.watermark == MAX_WATERMARK for state in self._channels.values())
+        return all(state.ended for state in self._channels.values())
 
     def processed_bytes(self) -> dict[Channel, int]:
         """Per channel, the bytes that no longer count against its credit. Stashed frames do."""
@@ -216,6 +216,10 @@ class InputGate:
     def _combine(self, commands: list[GateCommand]) -> None:
         """What of event time has changed is said once."""
         watermark, idle = self._progress.combined(self._watermark)
+        if watermark == MAX_WATERMARK and not self.ended:
+            # Operators take this watermark for the end of the input, and rows of the others, which rest, may still come:
+            # as a split that is read to its end, a channel that has ended is not there any more.
+            watermark, idle = combined([each for each in self._channels.values() if not each.ended], self._watermark)
         if watermark > self._watermark:
             self._watermark = watermark
             commands.append(AdvanceWatermark(watermark))

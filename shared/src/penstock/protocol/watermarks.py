@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import count
 
-from penstock.times import MIN_WATERMARK
+from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,6 +25,11 @@ class InputProgress:
     """Whether it counts. A new input does, so that nothing is reached before it has said something."""
     queued: bool = False
     """Whether it stands in the heap of a `CombinedProgress`."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing follows."""
+        return self.watermark == MAX_WATERMARK
 
     def advance(self, watermark: int, reached: int) -> None:
         """It has sent a watermark, while all together have `reached` one."""
