@@ -413,6 +413,15 @@ def test_a_timestamp_that_the_topic_refuses_is_a_bad_row():
     assert "1d1s behind the clock, the topic takes 1d (message.timestamp.before.max.ms)" in letters["dead"][1]
 
 
+def test_a_dated_row_without_value_is_not_said_to_be_misdated():
+    """Its time is one that the topic takes."""
+    schema = Schema((Field("at", TIMESTAMP, True), Field("payload", BINARY, True)))
+    rows = pl.DataFrame({"at": [AT], "payload": [None]}, schema=schema.polars())
+    shape = RecordShape("raw", timestamp="at")
+    with pytest.raises(BadRecordError, match="a row has neither value nor key"):
+        KafkaEncoder("kafka topic 't'", schema, shape, TopicLimits(), "fail", clock_us=lambda: NOW_US).encode(rows)
+
+
 def test_a_compacted_topic_takes_no_row_without_key():
     """Whatever the delivery is."""
     limits = TopicLimits(needs_key=True)

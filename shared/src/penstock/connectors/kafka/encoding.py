@@ -292,9 +292,9 @@ class KafkaEncoder:
         if self._needs_key and record[KEY] is None:
             which = f"a row has no key (column {', '.join(self._shape.key)} is null)"
             return which if self._shape.key_needed else f"{which}, and the topic is compacted (cleanup.policy)"
-        if (at_ms := record.get(TIMESTAMP_MS)) is not None:
-            return self._untimely(at_ms)
-        return "a row has neither value nor key"
+        if record[VALUE] is None and self._shape.format == "raw" and record.get(KEY) is None:
+            return "a row has neither value nor key"
+        return self._untimely(record[TIMESTAMP_MS])
 
     def _too_large(self, size: int) -> str:
         return (
