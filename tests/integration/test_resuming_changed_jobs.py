@@ -76,7 +76,7 @@ def test_a_function_of_two_streams_goes_on_by_batches_or_by_rows(tmp_path: Path,
 
     attempt = Attempt(parallelism=2, interval_ms=50, after_s=0, after_checkpoints=2)
     before, after = flavours
-    assert interrupt(declared(before, tmp_path / "out", 4_000), tmp_path / "job", attempt, resume=False) is None
+    assert interrupt(declared(before, tmp_path / "out", 400), tmp_path / "job", attempt, resume=False) is None
     finish(declared(after, tmp_path / "out", None), tmp_path / "job", settings(3), resume=True)
     finish(declared(before, tmp_path / "whole", None), tmp_path / "other", settings(1))
     assert every_row(tmp_path / "out") == every_row(tmp_path / "whole") != {}
