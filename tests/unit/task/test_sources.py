@@ -401,6 +401,26 @@ async def test_a_reader_that_nobody_has_answered_yet_is_not_idle():
     await reader.close()
 
 
+@pytest.mark.parametrize(
+    ("splits", "wait_ms", "most_ms"),
+    [(1, 50, 5_100), (10, 50, 6_000), (300, 50, 30_000), (300, 1, 6_000), (4, 1_000, 20_000)],
+)
+async def test_silent_splits_become_idle_in_time_or_after_two_rounds_of_asks(splits, wait_ms, most_ms):
+    """However many there are, and though each is waited for in turn. A reader that waits for much longer than it should
+    cannot be told from one that is held up: the last one takes four rounds.
+    """
+    source, time = FedSplits(lambda: iter(()), schema=Event, event_time="at", idle_after="5s"), Time()
+    source.names = tuple(map(str, range(splits)))
+    reader = driver(source, time=time)
+    await reader.open(())
+    for made in source.readers.values():
+        made.before_answer = lambda: setattr(time, "ms", time.ms + wait_ms)
+    while not (await reader.step()).became_idle:
+        assert time.ms < 100_000
+    assert 5_000 <= time.ms <= most_ms
+    await reader.close()
+
+
 async def test_a_split_beside_one_that_always_has_rows_becomes_idle():
     """Though its asks themselves take no time: the time between them counts."""
     source, time = FedSplits(lambda: iter(()), schema=Event, event_time="at", idle_after="2s"), Time()

@@ -44,7 +44,9 @@ DISCOVERY_INTERVAL_MS = 10_000
 SILENT_MS = 10_000
 """A split that brings no row for so long is told of, if event time waits for it."""
 VAIN_ASKS = 10
-"""So many times in a row must a split at least be asked in vain to be idle, however long that takes."""
+"""So many times in a row must a split be asked in vain to be idle, unless the asks of all splits take that long."""
+LONGEST_ASK_MS = int(4 * A_MOMENT_S * 1_000)
+"""What an ask counts for at most: a reader returns after a moment, unless its process is held up."""
 DISCOVERY_PATIENCE_MS = 120_000
 """How long nobody need answer who is asked for splits; the readers of Kafka wait as long for their partitions."""
 
@@ -127,6 +129,8 @@ class _SplitState(InputProgress):
     finished: bool = False
     vain_ms: int | None = None
     """When it was last asked in vain; None if it had rows then, or has not been asked since it may be read (again)."""
+    vain_asked_ms: int = 0
+    """How long all splits of the subtask had been asked by then."""
     silent_ms: int = 0
     """How long it has been asked in vain; one that nobody asks is not silent."""
     paused: bool = False
@@ -136,11 +140,12 @@ class _SplitState(InputProgress):
         """What has been silence ends, or says nothing: silence begins with the next ask in vain."""
         self.vain_ms, self.silent_ms = None, 0
 
-    def asked_in_vain(self, now_ms: int, most_ms: int) -> None:
-        """Since it was last asked in vain there was nothing; of that time no more than `most_ms` counts."""
+    def asked_in_vain(self, now_ms: int, asked_ms: int, most_ms: int) -> None:
+        """Since it was last asked in vain there was nothing. Of that time counts how long splits were asked, this one or
+        others in turn (`asked_ms` in all), and no more than `most_ms` of the rest."""
         if self.vain_ms is not None:
-            self.silent_ms += min(now_ms - self.vain_ms, most_ms)
-        self.vain_ms = now_ms
+            self.silent_ms += min(now_ms - self.vain_ms, asked_ms - self.vain_asked_ms + most_ms)
+        self.vain_ms, self.vain_asked_ms = now_ms, asked_ms
 
     @property
     def position(self) -> Position:
@@ -200,6 +205,8 @@ class SourceDriver:
         self._judge = RowValidator(source, metrics, context.clock_us, window_reach_us)
         self._splits: dict[str, _SplitState] = {}
         self._turn: list[str] = []
+        self._asked_ms = 0
+        """How long splits have been asked, in all."""
         self._watermark = MIN_WATERMARK
         self._idle = False
         self._next_period_ms = 0
@@ -401,11 +408,13 @@ class SourceDriver:
         if state is None:
             return self._with_watermark(SourceBatch(paused=True))
         assert state.reader is not None
+        asked_ms = self._context.monotonic_ms()
         try:
             fetched = await state.reader.read(BATCH_ROWS)
         except EndOfSplit:
             await self._finish(state)
             return self._with_watermark(SourceBatch())
+        self._asked_ms += min(self._context.monotonic_ms() - asked_ms, LONGEST_ASK_MS)
         if fetched is None:
             self._turn.append(state.split.id)
             self._note_silence(state)
@@ -472,12 +481,12 @@ class SourceDriver:
         state.reader = None
 
     def _note_silence(self, state: _SplitState) -> None:
-        """It was asked in vain. It becomes idle by such asks alone: time in which it was not asked, or could not answer
-        because the process was held up, counts no more than one of them."""
+        """It was asked in vain. It becomes idle by such asks alone: time in which nothing was asked, or could not answer
+        because the process was held up, counts for little."""
         if isinstance(state.reader, KnowsAnswers) and not state.reader.has_answered:
             state.heard()
             return
-        state.asked_in_vain(self._context.monotonic_ms(), self._most_per_ask_ms)
+        state.asked_in_vain(self._context.monotonic_ms(), self._asked_ms, self._most_per_ask_ms)
         event_time = self._source.event_time
         if event_time is None or event_time.idle_after_us is None:
             return
