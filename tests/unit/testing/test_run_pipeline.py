@@ -11,7 +11,7 @@ import structlog
 from penstock import Pipeline, col, count, tumbling
 from penstock.connectors import collecting, files, iterables, kafka
 from penstock.errors import PenstockError, UsageError
-from penstock.testing import run_pipeline, run_sinks
+from penstock.testing import elapse, run_pipeline, run_sinks
 from penstock.testing.cluster import PenstockCluster
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -108,6 +108,7 @@ def test_a_run_that_goes_well_prints_nothing(capsys: pytest.CaptureFixture[str])
     """What a cluster logs of it is nothing to users' tests, unless they have said how to log."""
     structlog.reset_defaults()
     assert run_pipeline(totals(), [paid("a", 1.0, 0)])
+    assert run_pipeline(totals(), [paid("a", 1.0, 0), elapse("100s"), paid("a", 1.0, 100)])
     with PenstockCluster(workers=1) as cluster:
         cluster.submit(totals(), [paid("a", 1.0, 0)]).wait()
     assert capsys.readouterr() == ("", "")

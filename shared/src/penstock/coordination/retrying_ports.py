@@ -20,6 +20,7 @@ from penstock.ports import Blobs, Clock, Log, LogRecord, NewRecord
 PAUSE_MS: Final = 200
 MAX_PAUSE_MS: Final = 5_000
 TELL_AFTER_S: Final = 3.0
+_A_MOMENT_S: Final = 0.05
 REPEAT_S: Final = 30.0
 
 T = TypeVar("T")
@@ -66,7 +67,7 @@ class _Told:
         self._since_ms = clock.monotonic_ms()
         self._problem = "no answer yet"
         self._told = False
-        self._timer = asyncio.get_running_loop().call_later(TELL_AFTER_S, self._tell)
+        self._timer = asyncio.get_running_loop().call_later(TELL_AFTER_S, self._tell_soon)
 
     def failed(self, problem: str) -> None:
         """An attempt was in vain."""
@@ -88,11 +89,15 @@ class _Told:
         """For how long."""
         return self._clock.monotonic_ms() - self._since_ms
 
+    def _tell_soon(self) -> None:
+        """Not at once: where the process stood still, or virtual time has jumped, the answer may be there already."""
+        self._timer = asyncio.get_running_loop().call_later(_A_MOMENT_S, self._tell)
+
     def _tell(self) -> None:
         self._told = True
         seconds = (self._clock.monotonic_ms() - self._since_ms) // 1_000
         _log.warning("waiting", what=self._what, seconds=seconds, error=self._problem)
-        self._timer = asyncio.get_running_loop().call_later(REPEAT_S, self._tell)
+        self._timer = asyncio.get_running_loop().call_later(REPEAT_S, self._tell_soon)
 
 
 class RetryingBlobs:
