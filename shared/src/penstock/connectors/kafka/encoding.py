@@ -38,7 +38,7 @@ DEAD: Final = "dead"
 """Why a row cannot be a record of the topic: its value goes to the topic of dead letters, and this with it."""
 DEAD_HEADER: Final = "penstock-error"
 """The header of a dead letter that says why."""
-RECORD_OVERHEAD: Final = 128
+_RECORD_OVERHEAD: Final = 128
 """Header of a batch (61 bytes) and the lengths and deltas of a record, at most."""
 _CSV_NEWLINE, _CSV_QUOTE = 10, 34
 _OR: Final = ", or set bad_rows='skip' or 'dead_letter'"
@@ -241,7 +241,7 @@ class KafkaEncoder:
         misdated = self._misdated(records)
         if not wrong and self._all_fit(records) and not misdated.any():
             return Encoded(self._with_dead(records, []))
-        size = pl.lit(RECORD_OVERHEAD)
+        size = pl.lit(_RECORD_OVERHEAD)
         for column in records.columns:
             if records[column].dtype == pl.Binary:
                 size = size + pl.col(column).bin.size().fill_null(0)
@@ -270,7 +270,7 @@ class KafkaEncoder:
     def _all_fit(self, records: pl.DataFrame) -> bool:
         """Whether no row can be bad, because the topic would take all of them as one record, and none lacks anything."""
         needed = KEY if self._needs_key else VALUE
-        overhead = RECORD_OVERHEAD + sum(len(name) + 10 for name in self._shape.headers)
+        overhead = _RECORD_OVERHEAD + sum(len(name) + 10 for name in self._shape.headers)
         return records.estimated_size() + overhead <= self._max_bytes and not records[needed].null_count()
 
     def _misdated(self, records: pl.DataFrame) -> pl.Series:
@@ -319,10 +319,7 @@ class KafkaEncoder:
 
         text = json_texts(rows, self._schema).cast(pl.Binary)
         reason = pl.Series(DEAD, [f"{self._what}: {reason}" for reason in reasons], pl.String)
-        dead = pl.DataFrame({VALUE: text, DEAD: reason})
-        overhead = pl.lit(RECORD_OVERHEAD + len(DEAD_HEADER)) + pl.col(DEAD).str.len_bytes()
-        room = (pl.lit(self._dead_bytes) - overhead).clip(lower_bound=0)
-        return dead.with_columns(pl.col(VALUE).bin.head(room))
+        return cut_letters(pl.DataFrame({VALUE: text, DEAD: reason}), self._dead_bytes)
 
     def _with_dead(self, records: pl.DataFrame, dead: Sequence[pl.DataFrame]) -> pl.DataFrame:
         import polars as pl
@@ -346,16 +343,16 @@ class KafkaEncoder:
         while waiting:
             part = waiting.pop()
             data = self._stream(part)
-            if len(data) + RECORD_OVERHEAD <= self._max_bytes:
+            if len(data) + _RECORD_OVERHEAD <= self._max_bytes:
                 values.append(data)
             elif part.height > 1:
                 waiting += [part.slice(part.height // 2), part.head(part.height // 2)]
             elif self._bad_rows == "fail":
-                raise BadRecordError(f"{self._what}: {self._too_large(len(data) + RECORD_OVERHEAD)}{_OR}")
+                raise BadRecordError(f"{self._what}: {self._too_large(len(data) + _RECORD_OVERHEAD)}{_OR}")
             else:
                 skipped += 1
                 if self._shape.dead_letters:
-                    dead.append(self._dead(part, [self._too_large(len(data) + RECORD_OVERHEAD)]))
+                    dead.append(self._dead(part, [self._too_large(len(data) + _RECORD_OVERHEAD)]))
         records = pl.DataFrame({VALUE: pl.Series(values, dtype=pl.Binary)})
         return Encoded(self._with_dead(records, dead), skipped)
 
@@ -394,3 +391,12 @@ def _csv_lines(frame: pl.DataFrame, schema: Schema) -> pl.Series:
     found = pl.from_arrow(pa.LargeBinaryArray.from_buffers(pa.large_binary(), frame.height, buffers))
     assert isinstance(found, pl.Series)
     return found
+
+
+def cut_letters(letters: pl.DataFrame, most_bytes: int) -> pl.DataFrame:
+    """Dead letters whose values are cut so that each record has at most so many bytes."""
+    import polars as pl
+
+    overhead = pl.lit(_RECORD_OVERHEAD + len(DEAD_HEADER)) + pl.col(DEAD).str.len_bytes()
+    room = (pl.lit(most_bytes) - overhead).clip(lower_bound=0)
+    return letters.with_columns(pl.col(VALUE).bin.head(room))

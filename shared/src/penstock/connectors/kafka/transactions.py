@@ -37,9 +37,9 @@ from penstock.connectors.kafka.encoding import (
     HASH,
     HEADER,
     KEY,
-    RECORD_OVERHEAD,
     TIMESTAMP_MS,
     VALUE,
+    cut_letters,
 )
 from penstock.connectors.kafka.mark_records import TOPIC_SETTINGS, last_mark, mark_record
 from penstock.connectors.kafka.marks import SinkMarks
@@ -233,8 +233,11 @@ class KafkaPublisher:
         """
         import polars as pl
 
-        frame, refused = self._without_refused(frame)
-        await self._fill_dead(filling, refused, producer)
+        left_out = 0
+        if self._refused:
+            frame, letters = self._without_refused(frame)
+            left_out = letters.height
+            await self._fill_dead(filling, letters, producer)
         if DEAD in frame.columns:
             dead, frame = frame.filter(pl.col(DEAD).is_not_null()), frame.filter(pl.col(DEAD).is_null())
             await self._fill_dead(filling, dead, producer)
@@ -248,7 +251,7 @@ class KafkaPublisher:
                 await self._spread(filling, self._records(part), partitions)
             else:
                 await filling.append(partitions[number], self._records(part))
-        return refused.height
+        return left_out
 
     def _without_refused(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Rows that the topic is not known to refuse, and the others as dead letters, cut to what their topic takes."""
@@ -258,12 +261,10 @@ class KafkaPublisher:
         found = [
             self._refused.get((value, key, at_ms)) or self._refused.get((value, key, None))
             for value, key, at_ms in zip(values, keys, times, strict=True)
-        ] if self._refused else [None] * frame.height  # fmt: skip
+        ]
         reasons = pl.Series(DEAD, found, pl.String)
         letters = frame.select(VALUE, reasons).filter(pl.col(DEAD).is_not_null())
-        room = pl.lit(self._dead_bytes - RECORD_OVERHEAD - len(DEAD_HEADER)) - pl.col(DEAD).str.len_bytes()
-        letters = letters.with_columns(pl.col(VALUE).bin.head(room.clip(lower_bound=0)))
-        return frame.filter(reasons.is_null()), letters
+        return frame.filter(reasons.is_null()), cut_letters(letters, self._dead_bytes)
 
     async def _fill_dead(self, filling: Filling, dead: pl.DataFrame, producer: TransactionalProducer) -> None:
         topic = self._dead_letters
