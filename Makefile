@@ -13,6 +13,9 @@ IMAGES ?= penstock
 TAG ?= dev
 HOME_OF_FLINK ?= flink
 
+# Two fifths of pip's work, and hardly any again. Pip is left to try what uv fails at, such as an index that only pip was told of.
+UV_INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps
+
 # A group of tests runs in one process (tests/lanes.py), the longest groups first.
 PYTEST := $(BIN)/python -m pytest --dist loadscope --no-loadscope-reorder --durations 25
 
@@ -28,8 +31,10 @@ setup: .venv/.ready ## Install the locked requirements into .venv
 
 .venv/.ready: requirements.lock shared/pyproject.toml $(SERVICES:=/pyproject.toml)
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable shared $(addprefix --editable ,$(SERVICES))
+	awk '/^[^ ]/ {kept = /^uv==/} kept' requirements.lock > .venv/uv.txt
+	$(BIN)/python -m pip install --quiet --require-hashes -r .venv/uv.txt
+	$(UV_INSTALL) --require-hashes -r requirements.lock || $(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	$(UV_INSTALL) --no-build-isolation $(addprefix --editable ,shared $(SERVICES))
 	@touch $@
 
 lock: ## Write requirements.lock anew from the pyproject files

@@ -26,7 +26,7 @@ class Checkpoints:
         frozen = FrozenSubtask({OPERATOR: snapshot}, 0, 0)
         base = self._chains.base if incremental else None
         stored = await upload(frozen, f"c/{self._number}/", self._blobs, "fs", lambda: 0, base)
-        self._chains.taken(self._number, chains_of(frozen, stored))
+        self._chains.snapshot_stored(self._number, chains_of(frozen, stored))
         self._chains.completed(self._number)
         manifest = Manifest(
             job="j", checkpoint=self._number, attempt="a", parallelism=1, max_parallelism=self._max_parallelism,

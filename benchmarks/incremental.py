@@ -17,8 +17,8 @@ import polars as pl
 
 from benchmarks.checkpoints import Checkpoints
 from penstock.adapters.directory.blobs import DirectoryBlobs
+from penstock.functions.process_functions import KeyedProcess, ValueState
 from penstock.ports import Blobs
-from penstock.process_functions import KeyedProcess, ValueState
 from penstock.protocol.keygroups import KeyGroupRange, key_group_range
 from penstock.protocol.manifests import Manifest
 from penstock.state.declarations import declared_states, describe_states

@@ -19,10 +19,10 @@ from benchmarks.checkpoints import Checkpoints
 from penstock import Pipeline, col, session, tumbling
 from penstock.adapters.memory import MemoryBlobs
 from penstock.api.stream import Stream
-from penstock.batches import EVENT_TIME
 from penstock.connectors import iterables
+from penstock.core.batches import EVENT_TIME
 from penstock.expressions import count
-from penstock.graph.logical import Node
+from penstock.plan.logical import Node
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifests import Manifest
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, RestoredState

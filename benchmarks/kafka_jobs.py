@@ -78,8 +78,8 @@ class Samples:
 
 async def run_embedded(pipeline: str, parameters: dict[str, str], directory: Path, events: int) -> dict[str, Any]:
     """One job, in this process and its two workers."""
-    from penstock.api.loading import load_pipeline
     from penstock.embedded import EmbeddedJob, EmbeddedSettings, PipelineFile
+    from penstock.loading import load_pipeline
 
     code = PipelineFile(f"{PIPELINES}:{pipeline}", parameters)
     settings = EmbeddedSettings(parallelism=PARALLELISM, checkpoint_interval_ms=CHECKPOINT_INTERVAL_MS)

@@ -189,7 +189,7 @@ def _parameters(case: str, given: Path, out: Path) -> dict[str, str]:
 
 def _goes_native(case: str, place: Path) -> bool:
     """Whether Spark's own plan computes something of a pipeline."""
-    from penstock.api.loading import load_pipeline
+    from penstock.loading import load_pipeline
     from penstock.spark.engine import batch_graph
     from penstock.spark.native import native_windows, ways
 
@@ -200,7 +200,7 @@ def _goes_native(case: str, place: Path) -> bool:
 def penstock_run(spark: SparkSession, case: str, given: Path, out: Path, *, native: bool) -> None:
     """A case as Penstock runs it."""
     from penstock.adapters.system_clock import SystemClock
-    from penstock.api.loading import load_pipeline
+    from penstock.loading import load_pipeline
     from penstock.spark.code import pack_code
     from penstock.spark.engine import RunOptions, SparkRun
 
@@ -254,8 +254,8 @@ def grouped_query(spark: SparkSession, given: Path, out: Path) -> None:
 
 
 def _embedded(case: str, given: Path, out: Path) -> None:
-    from penstock.api.loading import load_pipeline
     from penstock.embedded import EmbeddedJob, EmbeddedSettings, PipelineFile
+    from penstock.loading import load_pipeline
 
     parameters = _parameters(case, given, out)
     pipeline = load_pipeline(str(PIPELINES), parameters)

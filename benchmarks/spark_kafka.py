@@ -128,7 +128,7 @@ def _session(jars: list[Path]) -> SparkSession:
 
 def _run(spark: SparkSession, pipeline: str, parameters: dict[str, str], folder: Path) -> None:
     from penstock.adapters.system_clock import SystemClock
-    from penstock.api.loading import load_pipeline
+    from penstock.loading import load_pipeline
     from penstock.spark.code import pack_code
     from penstock.spark.engine import RunOptions, SparkRun
 

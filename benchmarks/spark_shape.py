@@ -21,7 +21,7 @@ from benchmarks.report import machine
 from benchmarks.spark import CORES, INTERVAL, KEYS, cpu_ticks, penstock_run, processes, spark_query
 from penstock import col
 from penstock.connectors import files
-from penstock.connectors.base import EndOfSplit, ReadContext, Wanted
+from penstock.connectors.base import EndOfSplit, ReadContext, ScanRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,8 +71,8 @@ def _reading(place: Path, rows: int, runs: int) -> None:
     source, least = files.Source(path, event_time="at"), frame["at"][rows * 9 // 10]
     ways = {
         "whole": source,
-        "two of seven columns": source.narrowed(Wanted(columns=frozenset({"auction", "at"}))),
-        "a tenth of the groups": source.narrowed(Wanted(predicate=col("at") >= least)),
+        "two of seven columns": source.narrowed(ScanRequest(columns=frozenset({"auction", "at"}))),
+        "a tenth of the groups": source.narrowed(ScanRequest(predicate=col("at") >= least)),
     }
     print(f"reading {rows:,} rows of seven columns")
     for _ in range(runs):

@@ -127,7 +127,7 @@ def _steps(
     spark: Any, case: str, brokers: str, events: str, results: str, place: Path, every: int
 ) -> Callable[[], None]:
     from penstock.adapters.system_clock import SystemClock
-    from penstock.api.loading import load_pipeline
+    from penstock.loading import load_pipeline
     from penstock.spark.code import pack_code
     from penstock.spark.continuous import ContinuousOptions, ContinuousRun
 

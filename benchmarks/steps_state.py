@@ -48,7 +48,7 @@ def main() -> int:
 
 def _job(spark: Any, root: Path, case: str, arguments: argparse.Namespace) -> None:
     from penstock.adapters.system_clock import SystemClock
-    from penstock.api.loading import load_pipeline
+    from penstock.loading import load_pipeline
     from penstock.spark.code import pack_code
     from penstock.spark.continuous import ContinuousOptions, ContinuousRun
 

@@ -11,6 +11,7 @@ What is missing on the machine is a failure that says what to type, never a skip
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import secrets
@@ -98,6 +99,17 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
     """Tests of a group run in one process."""
     return Groups(config, log, Path(os.environ[_FOLDER]))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect garbage neither while tests are collected nor later among them: thousands of modules and tests stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -42,14 +42,22 @@ PROGRAMS: Final = ("java", "redis-server", "docker", "dockerd", "docker-compose"
 _WRITTEN: Final = "groups.json"
 LONGEST: Final = (
     "containers",
-    "spark",
+    "incremental joins",
+    "incremental changes",
+    "incremental windows",
     "tests/e2e/test_chaos.py",
     "tests/acceptance/test_helm.py",
-    "tests/acceptance/test_incremental_state.py",
-    "tests/e2e/test_readme.py",
-    "tests/integration/test_opensearch_sink.py",
     "tests/e2e/test_pipeline_service.py",
+    "spark",
+    "standalone",
+    "postgres",
+    "tests/e2e/test_readme.py",
+    "tests/spark/test_event_logs.py",
+    "tests/spark/test_steps_kafka.py",
+    "tests/integration/test_opensearch_sink.py",
+    "tests/spark/test_connect.py",
     "tests/e2e/test_catch_up.py",
+    "tests/e2e/test_platform.py",
     "tests/simulation/shells/test_shells.py",
     "tests/integration/test_restarts.py",
     "tests/simulation/test_simulation.py",
@@ -57,6 +65,8 @@ LONGEST: Final = (
     "tests/e2e/test_command.py",
     "tests/unit/testing/test_time_between_rows.py",
     "tests/unit/task/test_regular_joins.py",
+    "tests/unit/task/test_top_changes.py",
+    "tests/unit/task/test_changes.py",
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Set
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,15 +10,17 @@ import pytest
 if TYPE_CHECKING:
     import polars as pl
 
-    from penstock.graph.logical import LogicalPlan, Node
+    from penstock.plan.logical import Node
 
 
 class NeverNull:
     """Takes the rows of an operator beside its receivers: a column that never holds null has none."""
 
-    def __init__(self, node: Node, unread: Collection[str]) -> None:
+    def __init__(self, node: Node, needed: Set[str] | None) -> None:
+        """`needed` are the columns that matter behind the operator: others are null where their source is not read."""
         self._node = node
-        self._names = [field.name for field in node.schema if not field.nullable and field.name not in unread]
+        names = [field.name for field in node.schema if not field.nullable]
+        self._names = [name for name in names if needed is None or name in needed]
 
     def rows(self, frame: pl.DataFrame) -> None:
         """Look at a batch."""
@@ -33,30 +35,19 @@ class NeverNull:
 
 def watch_chains() -> None:
     """From now on, in all chains of this process. Chains are built by whoever imports `build_chain` later."""
+    from penstock.plan.passes.reading import Consumers
     from penstock.task import chain as chains
 
     built = chains.build_chain
 
     def build_chain(vertex: Any, plan: Any, *arguments: Any, **options: Any) -> Any:
         chain = built(vertex, plan, *arguments, **options)
-        unread = _unread(plan)
+        consumers = Consumers(plan)
         for operator in vertex.operators:
             link, node = chain.operators.get(operator.id), plan.node(operator.node)
             output = chain.source_output if operator.verb == "read" else link and link.output
             if output is not None and operator.verb != "encode":
-                output.connect(NeverNull(node, unread), None)
+                output.connect(NeverNull(node, consumers.needed(node)), None)
         return chain
 
     pytest.MonkeyPatch().setattr(chains, "build_chain", build_chain)
-
-
-def _unread(plan: LogicalPlan) -> frozenset[str]:
-    """Columns that some source need not read, because nobody looks at them: they are null."""
-    from penstock.graph.logical import Read
-    from penstock.graph.pushdown import wanted_of
-
-    reads = [node for node in plan if isinstance(node.operation, Read)]
-    wanted = [(node, wanted_of(plan, node).columns) for node in reads]
-    return frozenset(
-        name for node, names in wanted if names is not None for name in node.schema.names if name not in names
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from penstock.blocking import run_blocking
+from penstock.core.blocking import run_blocking
 from penstock.platform.jars import PinnedJars
 from penstock.platform.parts import cache_folder, install, silent
 from penstock.platform.prerequisites import Need, check_prerequisites

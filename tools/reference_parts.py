@@ -94,6 +94,7 @@ def _connector(name: str, *members: str) -> list[Entry]:
 _JOBS: Final = (
     ("Pipeline", penstock.Pipeline),
     ("Pipeline.read", DeclaredPipeline.read),
+    ("Pipeline.sql", penstock.Pipeline.sql),
     ("Pipeline.run", penstock.Pipeline.run),
     ("Pipeline.submit", penstock.Pipeline.submit),
 )
@@ -242,7 +243,7 @@ its end. More in [windows](windows.md).
     Part(
         "Rows beside the rows before them",
         "`key_by(...).over(...)`, SQL's OVER: moving averages, running sums, row numbers.",
-        (*_verbs(keyed_streams.OverStream), *_of("row_number", "lag", "lead")),
+        (*_verbs(keyed_streams.OverStream), *_verbs(update_streams.OverUpdates), *_of("row_number", "lag", "lead")),
     ),
     Part(
         "Event time and watermarks",
@@ -294,6 +295,7 @@ shows it: [guarantees](connectors.md#guarantees).
             *_connector("kafka", "Source", "ChangeSource", "use_cluster"),
             *_connector("postgres", "ChangeSource"),
             *_connector("iceberg", "Source"),
+            *_connector("sqlite", "Source"),
             *_connector("iterables", "Source"),
             *_connector("generate", "Source", "random_bits", "random_integers", "random_floats"),
             *_connector("nexmark", "bids", "auctions", "people"),
@@ -316,6 +318,7 @@ shows it: [guarantees](connectors.md#guarantees).
                     "kafka",
                     "iceberg",
                     "postgres",
+                    "sqlite",
                     "redis",
                     "opensearch",
                     "http",

@@ -193,18 +193,28 @@ def test_task_managers_scale(demo: Demo) -> None:
 
 
 @pytest.mark.parametrize("service", ["coordinator", "dispatcher", "taskmanager"])
-def test_images_are_small_and_nobody_is_root_in_them(demo: Demo, service: str) -> None:
-    """Less than 300 MB compressed beside the base, no compiler, no pip, a user of its own, a read-only root."""
+def test_nobody_is_root_in_an_image(demo: Demo, service: str) -> None:
+    """No compiler, no pip, a user of its own, a read-only root."""
     image = f"penstock/{service}:test"
     assert run("docker", "image", "inspect", "--format", "{{.Config.User}}", image).strip() == "10001:10001"
     assert "healthcheck.py" in run("docker", "image", "inspect", "--format", "{{.Config.Healthcheck}}", image)
-    found = run(
-        "docker", "run", "--rm", "--read-only", "--entrypoint", "sh", image, "-c",
-        "tar --create --gzip --directory / opt/penstock | wc -c; ls /opt/penstock/bin; id -u; touch /opt/x 2>&1",
-        check=False,
-    )  # fmt: skip
-    size, *rest = found.split()
-    assert int(size) < 250_000_000
-    assert "10001" in rest
+    found = in_image(image, "ls /opt/penstock/bin; id -u; touch /opt/x 2>&1")
+    assert "10001" in found.split()
     assert not re.search(r"\bpip\d*\b", found)
     assert "Read-only" in found
+
+
+def test_images_are_small(demo: Demo) -> None:
+    """Less than 250 MB compressed beside the base. The coordinator's has what the others' have, and Kubernetes' client.
+
+    The fast compression is an upper bound of that of registries. Reading a gigabyte of small files takes minutes
+    where other tests wait for the same disk.
+    """
+    size = in_image("penstock/coordinator:test", "tar --create --directory / opt/penstock | gzip --fast | wc -c")
+    assert int(size) < 250_000_000
+
+
+def in_image(image: str, command: str) -> str:
+    """What a shell prints in a container of an image whose root is read-only."""
+    shell = ("docker", "run", "--rm", "--read-only", "--entrypoint", "sh", image, "-c", command)
+    return run(*shell, check=False, timeout_s=600)

@@ -12,9 +12,9 @@ import pytest
 import yaml
 from infra.standins.schemas import SCHEMAS
 
+from penstock.core.times import duration_us
 from penstock.runs.run_scheduler import STEP_GRACE_MS
 from penstock.settings import load_settings
-from penstock.times import duration_us
 
 from .docker import ROOT, run
 

@@ -19,9 +19,11 @@ from typing import Any
 
 import pytest
 from infra.grafana.dashboards import DASHBOARDS, JOB
+from prometheus_client.parser import text_string_to_metric_families
 from tests.services import Services, wait_for
 
 from penstock.observability.metrics import (
+    BUSY,
     CATALOGUE,
     SCALING_FAILS,
     SHORT_SLOTS,
@@ -223,6 +225,25 @@ def test_every_metric_is_scraped(cluster: Cluster) -> None:
 
     wait_for(complete, lambda: sorted(named - found))
     assert found <= named
+
+
+def test_prometheus_stores_openmetrics_under_the_names_of_the_text_format(cluster: Cluster) -> None:
+    """It asks for OpenMetrics, which alone tells units. Whoever asks for nothing gets text with the same names."""
+    told: list[Any] = []
+
+    def units_are_there() -> bool:
+        told[:] = cluster.prometheus.api("metadata", metric="penstock_busy_seconds").get("penstock_busy_seconds", [])
+        return bool(told)
+
+    wait_for(units_are_there, lambda: cluster.prometheus.api("metadata").keys())
+    assert [(one["type"], one["unit"]) for one in told] == [("counter", "seconds")]
+    names: set[str] = set()
+    for service in cluster.services.values():
+        with _get(f"http://{service.address}/metrics") as answer:
+            families = text_string_to_metric_families(answer.read().decode())
+            names |= {sample.name for family in families for sample in family.samples}
+    assert BUSY.name in names
+    assert names <= set(cluster.prometheus.api("label/__name__/values"))
 
 
 def test_alerts_stand_on_what_exists_and_are_quiet(cluster: Cluster) -> None:

@@ -22,7 +22,6 @@ from tests.chaos.links import BrokerLink, Link, Links
 from tests.chaos.outputs import SINKS
 
 from penstock.adapters.cluster_ports import cluster_log, cluster_metadata, cluster_store
-from penstock.api.loading import load_pipeline
 from penstock.connectors.kafka.default_cluster import use_cluster
 from penstock.coordination.artifacts import pack
 from penstock.coordination.cluster_view import VIEW, ClusterView, JobView
@@ -32,7 +31,8 @@ from penstock.coordination.job_catalog import FinishedJob, JobCatalog
 from penstock.errors import ExternalError
 from penstock.graph.jobgraph import build_job_graph
 from penstock.graph.rescaling import scalable_form
-from penstock.kafka_clients import confluent_options
+from penstock.kafka.clients import confluent_options
+from penstock.loading import load_pipeline
 from penstock.platform.free_ports import free_port
 from penstock.platform.processes import ProcessId, marked, tail
 from penstock.platform.server import Recorder, no_recorder

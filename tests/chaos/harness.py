@@ -26,8 +26,8 @@ from tests.chaos.outputs import Outputs
 from tests.chaos.report import CycleResult, Report
 
 from penstock.coordination.cluster_view import ClusterView, JobView
-from penstock.kafka_clients import aiokafka_options
-from penstock.kafka_hanging import Hanging, hanging_transactions
+from penstock.kafka.clients import aiokafka_options
+from penstock.kafka.hanging_transactions import Hanging, hanging_transactions
 from penstock.platform.server import Recorder, no_recorder
 from penstock.platform.servers import Servers
 from penstock.settings import ClusterSettings

@@ -14,7 +14,7 @@ from tests.chaos.outputs import SINKS
 
 from penstock.coordination.control_topics import COMMANDS, EVENTS, REQUESTS
 from penstock.coordination.job_store import JobReader
-from penstock.kafka_clients import confluent_options
+from penstock.kafka.clients import confluent_options
 
 _CONTROL: Final = {f"penstock.{NAME}.{topic}" for topic in (COMMANDS, EVENTS, REQUESTS)}
 _KAFKAS_OWN: Final = {"__consumer_offsets", "__transaction_state"}

@@ -18,7 +18,7 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from tests.chaos.feed import EPOCH, PARTITIONS, Known
 
-from penstock.kafka_clients import confluent_options
+from penstock.kafka.clients import confluent_options
 from penstock.settings import KafkaSettings
 
 TAGGED: Final = "tagged"

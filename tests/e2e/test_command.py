@@ -244,7 +244,10 @@ p.read(iterables.Source([Row(1)])).key_by("m").agg(x=count()).write(console.Sink
 
 MISTAKES = {
     "no such file": (["run", "nope.py"], "nope.py: there is no such file"),
-    "no Python file": (["run", "notes.txt"], "notes.txt: a pipeline file is a Python file (.py)"),
+    "no pipeline file": (
+        ["run", "notes.txt"],
+        "notes.txt: a pipeline file is a Python file (.py) or one of SQL statements (.sql)",
+    ),
     "no pipeline": (["run", "none.py"], "none.py: declares no pipeline; write for example p = Pipeline('my-job')"),
     "two pipelines": (["run", "two.py"], "two.py: declares several pipelines; say which: two.py:a"),
     "unknown pipeline": (["run", "two.py:c"], "two.py: there is no pipeline 'c'; there are: a, b"),
@@ -399,8 +402,8 @@ def test_metrics_and_logs_for_machines(penstock: Command) -> None:
     )
     assert [json.loads(line)["n"] for line in result.stdout.splitlines()] == list(range(3_000))
     metrics = re.sub(r'job_id="[0-9a-f]{32}"', 'job_id="JOB"', (penstock.folder / "m.prom").read_text())
-    assert 'penstock_rows_in_total{job_name="slow",job_id="JOB",operator="n0-read",subtask="0"} 3000' in metrics
-    assert 'penstock_checkpoints_total{job_name="slow",job_id="JOB",state="complete"} 1' in metrics
+    assert 'penstock_rows_in_total{job_id="JOB",job_name="slow",operator="n0-read",subtask="0"} 3000.0\n' in metrics
+    assert 'penstock_checkpoints_total{job_id="JOB",job_name="slow",state="complete"} 1.0\n' in metrics
     logs = [json.loads(line) for line in result.stderr.splitlines() if line.startswith("{")]
     assert {"event", "level", "timestamp"} <= logs[0].keys()
     assert any(line["event"] == "leading" for line in logs)

@@ -237,8 +237,8 @@ def test_cancelled_at_work_and_in_the_queue(cluster: Cluster, tmp_path: Path) ->
     assert "spark" in listed
     assert "stages done" in cluster.run("status", "slow").stdout
     metrics = urllib.request.urlopen(f"http://{cluster.service.address}/metrics").read().decode()
-    assert 'penstock_runs{state="RUNNING"} 1' in metrics
-    assert 'penstock_run_seconds{run="slow",pipeline="counts"}' in metrics
+    assert 'penstock_runs{state="RUNNING"} 1.0\n' in metrics
+    assert 'penstock_run_seconds{pipeline="counts",run="slow"}' in metrics
     assert "next: canceled, asked by a client before it began" in cluster.run("cancel", "next").stdout
     assert "slow: canceled, asked by a client; nothing of it is visible" in cluster.run("cancel", "slow").stdout
     wait_for(lambda: not cluster.processes("slow"), "its processes are gone")

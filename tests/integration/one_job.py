@@ -27,7 +27,7 @@ from penstock.testing.memory_cluster import MemoryCluster
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 ROWS = 6_000
-DEADLINE_S = 60
+DEADLINE_S = 120
 RESTARTS = FixedDelay(attempts=20, delay_ms=10)
 TIMEOUTS = CoordinatorTimeouts(lease_ttl_ms=3_000, takeover_ms=700, worker_ms=1_500)
 

@@ -57,6 +57,7 @@ from penstock import (
     session,
     sliding,
     tumbling,
+    when,
 )
 from penstock.connectors import files, generate, iterables
 from penstock.connectors.lookups import Key, Lookup, LookupClient
@@ -156,12 +157,14 @@ def joins(p: Pipeline, out: Path, rate: float | None) -> None:
     right = p.read(source(rate, splits=3)).filter(col("value") > 30).select("key", "at", other=col("number") * 7)
     near = left.join(right, on="key", within=("-2s", "1s"), how="full").uid("near")
     near.write(files.Sink(out / "near"))
-    shared = left.join(right, on="key", window=tumbling("10s"), how="left").uid("shared")
+    unlike = (col("value") + col("other")) % 3 > 0
+    shared = left.join(right, on="key", window=tumbling("10s"), how="left", where=unlike).uid("shared")
     shared.write(files.Sink(out / "shared"))
     held = left.join(right, on="key", as_of=True, within="30s", how="left").uid("held")
     held.write(files.Sink(out / "held"))
     left.join(right, on="key", within="200ms", how="semi").uid("met").write(files.Sink(out / "met"))
-    left.join(right, on="key", within="200ms", how="anti").uid("unmet").write(files.Sink(out / "unmet"))
+    unmet = left.join(right, on="key", within="200ms", how="anti", where=unlike, nulls_equal=True)
+    unmet.uid("unmet").write(files.Sink(out / "unmet"))
     left.join(right, on="key", within="100ms").uid("nearest").write(files.Sink(out / "nearest"))
     often = left.join(right, on="key", window=sliding("10s", every="5s"), how="right").uid("often")
     often.write(files.Sink(out / "often"))
@@ -186,6 +189,17 @@ def count_windows(p: Pipeline, out: Path, rate: float | None) -> None:
 
 def sessions(p: Pipeline, out: Path, rate: float | None) -> None:
     p.read(source(rate)).key_by("key").window(session("2s")).agg(**AGGREGATES).write(files.Sink(out))
+
+
+def subtotals(p: Pipeline, out: Path, rate: float | None) -> None:
+    """Grouping sets, combined before they cross, and with every row of the sets behind them."""
+    read = p.read(source(rate)).with_columns(low=when(col("value") > 30).then(col("value") % 3))
+    windows = read.cube("key", "low").window(tumbling("10s")).agg(rows=count(), most=col("value").max())
+    windows.uid("cube").write(files.Sink(out / "cube"))
+    gaps = read.rollup("low", "key").window(session("2s")).agg(rows=count(), total=col("value").sum())
+    gaps.uid("gaps").write(files.Sink(out / "gaps"))
+    near = read.grouping_sets(["low"], []).over(within="1s").with_columns(total=col("value").sum())
+    near.uid("near").write(files.Sink(out / "near"))
 
 
 AUTUMN_US = int(datetime(2025, 10, 30, tzinfo=UTC).timestamp()) * 1_000_000
@@ -263,6 +277,8 @@ def ranked(p: Pipeline, out: Path, rate: float | None) -> None:
     keyed.window(tumbling("10s")).top(2, by="number").uid("best").write(files.Sink(out / "windows"))
     keyed.window(tumbling("10s")).deduplicate("last").select("key", "window_end").write(files.Sink(out / "last"))
     keyed.top(3, by=col("value") * 1_000_000 + col("number")).final().write(files.Sink(out / "top"))
+    behind = keyed.top(2, by=["value", "number"], descending=[False, True], offset=2, rank=None)
+    behind.final().write(files.Sink(out / "behind"))
     read.distinct("key", "value").select("key", "value").write(files.Sink(out / "distinct"))
     estimates = {"different": col("number").approx_n_unique(), "p90": col("value").approx_quantile(0.9)}
     early = keyed.window(sliding("20s", "10s")).trigger(every("3s"))
@@ -290,7 +306,16 @@ def changed(p: Pipeline, out: Path, rate: float | None) -> None:
     odd.union(fourth).write(files.Sink(out / "united"))
     of_totals = {"keys": count(), "all": col("total").sum(), "most": col("total").max()}
     totals.key_by(rest=col("n") % 4).agg(**of_totals).uid("of-totals").write(files.Sink(out / "again"))
+    totals.with_columns(rest=col("n") % 3, odd=col("total") % 2).cube("rest", "odd").agg(
+        keys=count(), most=col("n").max()
+    ).uid("cube").write(files.Sink(out / "cube"))
     totals.key_by(rest=col("n") % 3).top(2, by=col("total") % 50).uid("best-totals").write(files.Sink(out / "best"))
+    beside = totals.key_by(rest=col("n") % 3).over(["total", "key"], rows=2).with_columns(so_far=col("total").sum())
+    beside.uid("beside").write(files.Sink(out / "beside"))
+    active = totals.temporal_filter(
+        valid_from="at", valid_until=when(col("n") % 2 > 0).then(col("at") + timedelta(0, 5))
+    )
+    active.uid("active").write(files.Sink(out / "active"))
     by_time = totals.with_event_time("at", max_out_of_orderness="1000d").key_by(rest=col("n") % 3)
     windows = by_time.window(sliding("20s", "10s")).agg(**of_totals).uid("windows-of-totals")
     windows.with_columns(retracted=False).write(files.Sink(out / "windows"))
@@ -310,11 +335,19 @@ def held(p: Pipeline, out: Path, rate: float | None) -> None:
     )
     both.write(files.Sink(out / "both"))
     others = events.filter(col("value") > 90).select("key", other="number")
-    few.join(others, on="key", how="anti", ttl="1d").uid("none").write(files.Sink(out / "none"))
+    none = few.join(others, on="key", how="anti", ttl="1d", where=(col("number") + col("other")) % 9 == 0)
+    none.uid("none").write(files.Sink(out / "none"))
     few.join(others, on="key").uid("met-ever").with_columns(retracted=False).write(files.Sink(out / "pairs"))
 
 
-UPDATE_KEYS = {"filtered": ("key",), "again": ("rest",), "best": ("rest", "rank"), "both": ("rest", "key")}
+UPDATE_KEYS = {
+    "filtered": ("key",),
+    "again": ("rest",),
+    "cube": ("rest", "odd", "grouping_id"),
+    "best": ("rest", "rank"),
+    "both": ("rest", "key"),
+    "active": ("key",),
+}
 """The columns by which a row replaces another, of the sinks whose changes have such."""
 
 
@@ -341,7 +374,10 @@ def standing(p: Pipeline, out: Path, rate: float | None) -> None:
     few, others = read.filter(col("value") < 4).select("key", "number"), read.filter(col("value") > 95)
     low = others.filter(col("number") < 200).select("key", other="number")
     few.join(low, on="key", how="semi").uid("known").write(files.Sink(out / "known"))
-    all_others = few.filter(col("number") < 200).join(others.select("key", other="number"), on="key", how="right")
+    begun, named = few.filter(col("number") < 200), others.select("key", other="number")
+    all_others = begun.join(
+        named, on="key", how="right", where=(col("number") + col("other")) % 9 == 0, nulls_equal=True
+    )
     all_others.uid("all-others").final().write(files.Sink(out / "all-others"))
 
 
@@ -543,6 +579,10 @@ def words(event: Event) -> Iterable[Word]:
         yield Word(event.number, f"{word}{event.key}", event.at)
 
 
+def louder(word: str) -> str:
+    return word.upper()
+
+
 def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
     frame = pl.from_arrow(batch)
     assert isinstance(frame, pl.DataFrame)
@@ -555,7 +595,8 @@ def stateless(p: Pipeline, out: Path, rate: float | None) -> None:
     both = halved.map_batches(doubled).union(read.filter(col("value") < 3))
     both.write(files.Sink(out / "union"))
     exploded = read.flat_map(words).with_columns(parts=col("word").str.split("a")).explode("parts")
-    exploded.select("number", "parts", upper=col("word").str.to_uppercase()).write(files.Sink(out / "words"))
+    loud = p.sql("SELECT number, parts, louder(word) AS upper FROM words", words=exploded, louder=louder)
+    loud.write(files.Sink(out / "words"))
 
 
 @dataclass
@@ -885,6 +926,7 @@ CASES = (
     Case("retimed", retimed_windows, every_row),
     Case("sliding", sliding_windows, every_row),
     Case("sessions", sessions, every_row),
+    Case("subtotals", subtotals, several_sinks),
     Case("joins", joins, several_sinks),
     Case("local-days", local_days, several_sinks),
     Case("two-stages", two_stages, several_sinks),

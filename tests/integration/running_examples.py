@@ -11,8 +11,8 @@ from types import ModuleType
 from typing import Any
 
 from penstock import Pipeline
-from penstock.api.loading import load_pipeline
 from penstock.api.parameters import set_parameters
+from penstock.loading import load_pipeline
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
-from penstock.kafka_clients import confluent_options
+from penstock.kafka.clients import confluent_options
 from penstock.platform.free_ports import HOST, free_port
 from penstock.platform.kafka import KafkaNode, KafkaServer, new_cluster_id
 from penstock.platform.minio import MinioServer

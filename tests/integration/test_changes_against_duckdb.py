@@ -22,13 +22,14 @@ from embedded_runs import settings as run_settings
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from penstock import Pipeline, col, count, lit
+from penstock import Expr, Pipeline, col, count, lit
 from penstock.api.update_streams import UpsertStream
-from penstock.api.updates import known_keys
 from penstock.connectors import base, collecting, iterables
 from penstock.connectors.base import Position, ReadContext, Split, SplitReader
 from penstock.connectors.change_rows import with_changes
-from penstock.graph.logical import RETRACTED, JoinKind
+from penstock.functions.windows.definitions import RETRACTED
+from penstock.plan.building.changes import known_keys
+from penstock.plan.operations.join import JoinKind
 from penstock.task import exchange, sources
 from penstock.types import BOOLEAN, INT64, Field, Schema
 
@@ -45,8 +46,8 @@ Row = dict[str, Any]
 class Changes(iterables.Source[Any], base.ChangeSource[Any]):
     """Changes in memory. Those of a key stand in one split, in order, as they do in a partition of a topic."""
 
-    def __init__(self, changes: Sequence[Row], rows: Schema, key: str, *, complete: bool) -> None:
-        self.rows, self.keys, self.complete = rows, (key,), complete
+    def __init__(self, changes: Sequence[Row], rows: Schema, *keys: str, complete: bool) -> None:
+        self.rows, self.keys, self.complete = rows, keys, complete
         super().__init__(changes, schema=with_changes(rows, self.keys, complete=complete))
 
     def discover(self) -> Sequence[Split]:
@@ -133,9 +134,9 @@ class Table:
 
 AGGREGATES = {
     "n": count(), "total": col("v").sum(), "least": col("v").min(), "most": col("v").max(), "mean": col("v").mean(),
-    "kinds": col("v").n_unique(),
+    "kinds": col("v").n_unique(), "usual": col("v").mode("least"),
 }  # fmt: skip
-IN_SQL = "count(*) AS n, sum(v) AS total, min(v) AS least, max(v), avg(v), count(DISTINCT v)"
+IN_SQL = "count(*) AS n, sum(v) AS total, min(v) AS least, max(v), avg(v), count(DISTINCT v), mode(v ORDER BY v)"
 OF_AGGREGATES = {
     "keys": count(),
     "all": col("total").sum(),
@@ -144,6 +145,7 @@ OF_AGGREGATES = {
 }
 OF_IN_SQL = "count(*), sum(total), max(total), count(DISTINCT least)"
 RANK = "row_number() OVER (PARTITION BY k ORDER BY v DESC NULLS LAST) AS rank"
+UP_TO = "OVER (PARTITION BY n ORDER BY total DESC NULLS LAST)"
 Question = tuple[Callable[[Any], Any], str]
 QUESTIONS: tuple[Question, ...] = (
     (lambda rows: rows.filter(col("v") > 0), "SELECT * FROM {} WHERE v > 0"),
@@ -161,26 +163,78 @@ QUESTIONS: tuple[Question, ...] = (
         lambda rows: rows.distinct("v", "k").select("v", "k").key_by("k").agg(kinds=count()),
         "SELECT k, count(*) FROM (SELECT DISTINCT v, k FROM {}) GROUP BY k",
     ),
+    (
+        lambda rows: rows.rollup("k", "v").agg(n=count()),
+        "SELECT k, v, grouping_id(k, v), count(*) FROM {} GROUP BY ROLLUP (k, v) HAVING count(*) > 0",
+    ),
+    (
+        lambda rows: rows.cube("k").agg(**AGGREGATES),
+        f"SELECT k, grouping_id(k), {IN_SQL} FROM {{}} GROUP BY CUBE (k) HAVING count(*) > 0",
+    ),
+    (
+        lambda rows: rows.grouping_sets(("v",), ("k", "v")).agg(n=count()).key_by("n").agg(groups=count()),
+        "SELECT n, count(*) FROM (SELECT count(*) AS n FROM {} GROUP BY GROUPING SETS ((v), (k, v))) GROUP BY n",
+    ),
     (  # which of equal rows is the better one is a matter of arrival
         lambda rows: rows.key_by("k").top(2, by="v").select("k", "rank", "v"),
         f"SELECT k, rank, v FROM (SELECT *, {RANK} FROM {{}}) WHERE rank <= 2",
     ),
+    (
+        lambda rows: (
+            rows.key_by("k").agg(**AGGREGATES).select("k", "n", "total").key_by("n").over("total", descending=True)
+        ).with_columns(upto=count(), all=col("total").sum() + 0 * col("n"), part=col("total").max() - col("total")),
+        f"SELECT *, count(*) {UP_TO}, sum(total) {UP_TO}, max(total) {UP_TO} - total "
+        f"FROM (SELECT k, count(*) AS n, sum(v) AS total FROM {{}} GROUP BY k)",
+    ),
+    (
+        lambda rows: rows.key_by("k").top(2, by=["v", "k"], offset=1, rank=None).select("k", "v"),
+        f"SELECT k, v FROM (SELECT *, {RANK} FROM {{}}) WHERE rank BETWEEN 2 AND 3",
+    ),
 )
 
 
-def joined_in_sql(how: str, left: str, right: str, on: str, names: Sequence[str]) -> str:
+@dataclass(frozen=True)
+class Meeting:
+    """What a pair has to be beside equal keys, as an option of `join` and in SQL; and whether null equals null."""
+
+    where: Expr | None = None
+    in_sql: str = "true"
+    nulls_equal: bool = False
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"where": self.where, "nulls_equal": self.nulls_equal}
+
+    def on(self, key: str) -> str:
+        return f"l.{key} {'IS NOT DISTINCT FROM' if self.nulls_equal else '='} r.{key} AND ({self.in_sql})"
+
+
+ON_KEYS = Meeting()
+CONDITIONS = (
+    (None, "true"),
+    (lit(True), "true"),
+    (lit(False), "false"),
+    (col("v") > col("w"), "v > w"),
+    (col("v") < 2, "v < 2"),
+    (col("w").is_null() | (col("id") <= col("rid")), "w IS NULL OR id <= rid"),
+    ((col("v") + col("w") + col("k")) % 2 == 0, "(v + w + l.k) % 2 = 0"),
+)
+
+
+def joined_in_sql(how: str, left: str, right: str, on: str, names: Sequence[str], meeting: Meeting = ON_KEYS) -> str:
     """The left rows alone, or columns of both."""
     if how in ("semi", "anti"):
-        met = f"EXISTS (SELECT 1 FROM {right} AS r WHERE r.{on} = l.{on})"
+        met = f"EXISTS (SELECT 1 FROM {right} AS r WHERE {meeting.on(on)})"
         return f"SELECT l.* FROM {left} AS l WHERE {met if how == 'semi' else f'NOT {met}'}"
     columns = [f"coalesce(l.{on}, r.{on}) AS {on}" if name == on else name for name in names]
-    return f"SELECT {', '.join(columns)} FROM {left} AS l {how} JOIN {right} AS r ON l.{on} = r.{on}"
+    return f"SELECT {', '.join(columns)} FROM {left} AS l {how} JOIN {right} AS r ON {meeting.on(on)}"
 
 
 def questions(orders: Any, places: Any, how: Any, chance: random.Random) -> Iterator[tuple[Any, str]]:
     """Streams, and queries over the tables that give what they come to."""
-    joined = orders.join(places, on="k", how=how)
-    joined_sql = joined_in_sql(how, "orders", "places", "k", ("id", "k", "v", "rid", "w"))
+    meeting = Meeting(*chance.choice(CONDITIONS), chance.random() < 0.5)
+    joined = orders.join(places, on="k", how=how, **meeting.options)
+    joined_sql = joined_in_sql(how, "orders", "places", "k", ("id", "k", "v", "rid", "w"), meeting)
     yield joined, joined_sql
     for stream, table in ((orders, "orders"), (joined, f"({joined_sql})")):
         for ask, query in chance.sample(QUESTIONS, 2):
@@ -190,8 +244,9 @@ def questions(orders: Any, places: Any, how: Any, chance: random.Random) -> Iter
     yield totals.join(places, on="k", how=how), joined_in_sql(how, query, "places", "k", ("k", "n", "most", "rid", "w"))
     others = places.key_by("k").agg(least=col("w").min())
     both = (query, "(SELECT k, min(w) AS least FROM places GROUP BY k)")
-    in_sql = joined_in_sql(how, *both, "k", ("k", "n", "most", "least"))
-    yield totals.join(others, on="k", how=how), in_sql
+    meeting = chance.choice((ON_KEYS, Meeting(col("most") > col("least"), "most > least"), Meeting(nulls_equal=True)))
+    in_sql = joined_in_sql(how, *both, "k", ("k", "n", "most", "least"), meeting)
+    yield totals.join(others, on="k", how=how, **meeting.options), in_sql
     yield (
         joined.key_by(all=lit(1)).agg(keys=col("k").count()),
         f"SELECT 1, count(k) FROM ({joined_sql}) HAVING count(*) > 0",
@@ -265,6 +320,26 @@ class Answers:
                 of_key[key] += sign
                 assert of_key[key] <= 1, f"{row} is added beside another row of its key"
         return +held
+
+
+def test_a_sink_has_the_current_row_of_its_key_also_behind_key_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that leaves the key of the sink must not take another row with it that has come to that key."""
+    monkeypatch.setattr(sources, "BATCH_ROWS", 1)
+    p = Pipeline("counts")
+    schema = Schema((Field("k", INT64),))
+    counts = p.read(iterables.Source([{"k": 1}, {"k": 2}, {"k": 1}], schema=schema)).key_by("k").agg(n=count())
+    sinks = [SinkWithKey(("n",)) for _ in range(2)]
+    counts.write(sinks[0])
+    counts.key_by("n").write(sinks[1])
+    p.run()
+    for sink in sinks:
+        table: dict[int, int] = {}
+        for row in sink.rows:
+            if row[RETRACTED]:
+                del table[row["n"]]
+            else:
+                table[row["n"]] = row["k"]
+        assert table == {1: 2, 2: 1}
 
 
 @pytest.mark.parametrize("how", HOWS)

@@ -21,6 +21,8 @@ from running_examples import EXAMPLES, example, rows_of, same
 
 from penstock import Pipeline, col
 from penstock.connectors import files, iterables
+from penstock.embedded import EmbeddedSettings, run_pipeline
+from penstock.loading import load_pipeline
 
 Row = dict[str, Any]
 Run = Callable[..., list[Row]]
@@ -30,6 +32,16 @@ Run = Callable[..., list[Row]]
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     """Runs an example and gives what it has written."""
     return lambda name, **parameters: rows_of(EXAMPLES / name, tmp_path, request.param, **parameters)
+
+
+def test_the_statements_of_departures_come_to_the_rows_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(EXAMPLES.parent)
+    written = load_pipeline(str(EXAMPLES / "departures.sql"), {"out": str(tmp_path / "sql")})
+    run_pipeline(written, EmbeddedSettings(durable=False), directory=tmp_path / "state", resume=False)
+    lines = [line for part in (tmp_path / "sql").glob("part-*") for line in part.read_text().splitlines()]
+    same(map(json.loads, lines), rows_of(EXAMPLES / "departures.py", tmp_path / "python"))
 
 
 def flights() -> list[Row]:

@@ -18,7 +18,6 @@ from aiokafka import TopicPartition
 from aiokafka.errors import ClusterAuthorizationFailedError
 from aiokafka.protocol.transaction import EndTxnRequest
 
-from penstock import kafka_hanging
 from penstock.cli.main import main
 from penstock.connectors import kafka
 from penstock.connectors.base import PublishContext, PublishedMark
@@ -28,7 +27,8 @@ from penstock.connectors.kafka.mark_records import mark_record
 from penstock.connectors.kafka.transactional_producer import TransactionalProducer
 from penstock.connectors.kafka.transactions import KafkaPublisher
 from penstock.errors import ExternalError
-from penstock.kafka_hanging import end_hanging
+from penstock.kafka import hanging_transactions as kafka_hanging
+from penstock.kafka.hanging_transactions import end_hanging
 from penstock.platform.doctor_kafka import check_kafka, settle_transactions
 from penstock.platform.free_ports import free_port
 from penstock.platform.kafka import KafkaNode, KafkaServer, new_cluster_id

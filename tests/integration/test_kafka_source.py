@@ -24,11 +24,11 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from penstock import Pipeline, count, tumbling
-from penstock.batches import EVENT_TIME
 from penstock.connectors import collecting, kafka
 from penstock.connectors.base import EndOfSplit, Fetched, ReadContext, Split
 from penstock.connectors.kafka import reading as kafka_reading
 from penstock.connectors.kafka import schema_registry
+from penstock.core.batches import EVENT_TIME
 from penstock.embedded import EmbeddedJob, EmbeddedSettings
 from penstock.errors import BadRecordError, ExternalError, PipelineError
 from penstock.protocol.messages import OperatorMetrics
@@ -40,7 +40,7 @@ from penstock.task.sources import SourceDriver
 from penstock.types import STRING, Field, Schema
 
 pytestmark = pytest.mark.timeout(180)
-DEADLINE_S = 60
+DEADLINE_S = 120
 AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 

@@ -19,13 +19,12 @@ from tests.postgres_server import PostgresServer, running_postgres
 
 from penstock import Pipeline
 from penstock.connectors import files
-from penstock.connectors.postgres import change_reading
+from penstock.connectors.postgres import change_reading, table_rows
+from penstock.connectors.postgres.change_log import ChangeLog
+from penstock.connectors.postgres.change_positions import ChangePosition
 from penstock.embedded import EmbeddedJob
-from penstock.postgres_tables import table_rows
-from penstock.postgres_tables.change_log import ChangeLog
-from penstock.postgres_tables.change_positions import ChangePosition
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.servers]
+pytestmark = [pytest.mark.timeout(400), pytest.mark.servers]
 LAST = 9
 """The attempt that comes to the end, if a restart has come within a transaction by then."""
 MOST = 40

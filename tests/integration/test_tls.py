@@ -38,7 +38,7 @@ from penstock.connectors.kafka.offsets import topic_id
 from penstock.connectors.kafka.topics import TopicAdmin
 from penstock.embedded import EmbeddedJob, EmbeddedSettings
 from penstock.errors import ExternalError, PenstockError, UsageError
-from penstock.kafka_clients import aiokafka_options
+from penstock.kafka.clients import aiokafka_options
 from penstock.platform.buckets import ensure_bucket
 from penstock.platform.doctor_kafka import check_kafka
 from penstock.platform.doctor_redis import check_redis

@@ -22,7 +22,7 @@ from obstore.store import S3Store
 from penstock.adapters.kafka.log import KafkaLog
 from penstock.connectors.kafka.mark_records import TOPIC_SETTINGS
 from penstock.connectors.kafka.topics import TopicAdmin
-from penstock.kafka_clients import confluent_options
+from penstock.kafka.clients import confluent_options
 from penstock.platform.doctor import examine
 from penstock.platform.doctor_kafka import check_kafka
 from penstock.platform.errors import ServerStartError

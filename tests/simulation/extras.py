@@ -13,9 +13,9 @@ from tests.simulation.kernel import Violation
 from tests.simulation.leading import COMMANDS, EVENTS
 from tests.simulation.scenario import Request
 
+from penstock.core.times import MIN_WATERMARK
 from penstock.protocol import messages
 from penstock.protocol.unsendable import instead_of
-from penstock.times import MIN_WATERMARK
 
 if TYPE_CHECKING:
     from tests.simulation.tasks import Task

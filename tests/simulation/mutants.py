@@ -25,7 +25,7 @@ def _mutant(number: int, name: str, *patches: Patch) -> Mutant:
 
 
 CARELESS = (
-    Patch(SnapshotChains, "taken", statement("_taken", becomes="self._base = dict(chains)")),
+    Patch(SnapshotChains, "snapshot_stored", statement("_stored", becomes="self._base = dict(chains)")),
     Patch(SnapshotChains, "completed", begins("return")),
 )
 """Alone they lose nothing: the leader does not let a checkpoint become COMPLETE that names what may be gone."""

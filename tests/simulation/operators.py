@@ -15,7 +15,7 @@ import msgspec
 from tests.simulation.kernel import Violation
 from tests.simulation.scenario import WINDOW, Row, key_group_of
 
-from penstock.times import MIN_WATERMARK
+from penstock.core.times import MIN_WATERMARK
 
 if TYPE_CHECKING:
     from tests.simulation.tasks import Task

@@ -31,7 +31,7 @@ class _Frozen:
     """What was captured at a barrier."""
 
     keyed: dict[int, bytes]
-    window: int
+    epoch: int
     lists: dict[str, tuple[bytes, ...]]
     unions: dict[str, tuple[bytes, ...]]
     watermark: int
@@ -49,7 +49,7 @@ class Snapshots:
         self._frozen: dict[int, _Frozen] = {}
         self.staged = StagedParts((), 0)
         self.chains = SnapshotChains()
-        self._windows: list[dict[int, bytes]] = []
+        self._epochs: list[dict[int, bytes]] = []
         """What was frozen, to tell what has changed since: its number is one above its index."""
 
     # -- restoring ------------------------------------------------------------------------------------------------------
@@ -119,10 +119,10 @@ class Snapshots:
         unions = {"splits": task.source.snapshot()}
         above = watermarks_above(operator.restored_watermarks, operator.watermark)
         keyed = operator.snapshot()
-        self._windows.append(keyed)
-        window = len(self._windows)
+        self._epochs.append(keyed)
+        epoch = len(self._epochs)
         runs = {name: publisher.machine.offered for name, publisher in task.direct.items()}
-        self._frozen[checkpoint] = _Frozen(keyed, window, lists, unions, operator.watermark, above, position, runs)
+        self._frozen[checkpoint] = _Frozen(keyed, epoch, lists, unions, operator.watermark, above, position, runs)
 
     def upload(self, command: subtask.Upload) -> Work:
         """Make it durable."""
@@ -151,7 +151,7 @@ class Snapshots:
                     except ExternalError as error:
                         pending.extend(uploads.unknown(key, str(error)))
                 case UploadDone():
-                    self.chains.taken(command.checkpoint, {} if command.canonical else {"op": chain})
+                    self.chains.snapshot_stored(command.checkpoint, {} if command.canonical else {"op": chain})
                     task.put(subtask.Uploaded(command.checkpoint, command.nonce, snapshot))
                 case UploadGivenUp(reason=reason):
                     away = task.world.blobs.down
@@ -163,10 +163,10 @@ class Snapshots:
         base = self.chains.base("op") if incremental else None
         handle, data = self._assemble(frozen.keyed, key)
         if base is None:
-            return Chain(((handle,) if handle else (),), frozen.window), handle, data
-        handle, data = self._assemble(_changed(self._windows[base.window - 1], frozen.keyed), key)
+            return Chain(((handle,) if handle else (),), frozen.epoch), handle, data
+        handle, data = self._assemble(_changed(self._epochs[base.epoch - 1], frozen.keyed), key)
         self._task.world.coverage.add("delta" if handle else "empty delta")
-        return Chain((*base.runs, (handle,)) if handle else base.runs, frozen.window), handle, data
+        return Chain((*base.runs, (handle,)) if handle else base.runs, frozen.epoch), handle, data
 
     @staticmethod
     def _assemble(keyed: dict[int, bytes], key: str) -> tuple[Handle | None, bytes]:

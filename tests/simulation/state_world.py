@@ -20,7 +20,14 @@ from tests.simulation.mutating import Mutant, Patch, begins, called, condition, 
 
 from penstock.adapters.memory import MemoryBlobs
 from penstock.expressions import Accumulator
-from penstock.process_functions import AggregatingState, KeyedProcess, ListState, MapState, ReducingState, ValueState
+from penstock.functions.process_functions import (
+    AggregatingState,
+    KeyedProcess,
+    ListState,
+    MapState,
+    ReducingState,
+    ValueState,
+)
 from penstock.protocol.incremental import LiveObjects, SnapshotChains, foreign_objects, named_objects
 from penstock.protocol.keygroups import key_group_range
 from penstock.protocol.manifests import (
@@ -38,7 +45,7 @@ from penstock.state.declarations import declared_states, describe_states
 from penstock.state.hashing import key_group_of
 from penstock.state.keyed_state import KeyCursor
 from penstock.state.rocks.backend import IncrementalRocks
-from penstock.state.rocks.changed import ChangedKeys, ClosedWindows
+from penstock.state.rocks.changed import ChangedKeys, ClosedEpochs
 from penstock.task import snapshots
 from penstock.task.keyed_states import keyed_backend
 from penstock.task.operator import OperatorContext, OperatorSnapshot
@@ -294,7 +301,7 @@ class World:
         base = None if pending.canonical else subtask.chains.base
         prefix = f"{self._prefix(pending)}v-{subtask.index}-"
         snapshot = await upload(frozen, prefix, self.blobs, "fs", lambda: 0, base)
-        subtask.chains.taken(pending.number, chains_of(frozen, snapshot))
+        subtask.chains.snapshot_stored(pending.number, chains_of(frozen, snapshot))
         pending.acks[subtask.index] = snapshot
 
     def _prefix(self, pending: Pending) -> str:
@@ -406,11 +413,11 @@ MUTANTS = tuple(
     for number, (name, patches) in enumerate(
         {
             "delta_based_on_what_is_not_complete": (
-                Patch(SnapshotChains, "taken", statement("_taken", becomes="self._base = dict(chains)")),
+                Patch(SnapshotChains, "snapshot_stored", statement("_stored", becomes="self._base = dict(chains)")),
                 Patch(LiveObjects, "missing", begins("return []")),
             ),
             "delta_since_the_newest_snapshot": (
-                Patch(ClosedWindows, "since", condition("number", ">", "window", becomes="number == self.number")),
+                Patch(ClosedEpochs, "since", condition("number", ">", "epoch", becomes="number == self.number")),
             ),
             "named_object_deleted": (
                 Patch(LiveObjects, "completed", statement("_named", becomes="self._named = []")),
@@ -432,13 +439,13 @@ MUTANTS = tuple(
             ),
             "removals_are_not_written": (
                 Patch(IncrementalRocks, "delta", returned("encoded", becomes=(
-                    "return self.encoded((p, v) for p in self._changed.since(window)"
+                    "return self.encoded((p, v) for p in self._changed.since(epoch)"
                     " if (v := entries.get(p)) is not None)"
                 ))),
             ),
             "deltas_in_the_wrong_order": (
                 Patch(snapshots, "_upload_incremental", returned("delta", "runs", becomes=(
-                    "return Chain((base.runs[0], tuple(delta), *base.runs[1:]) if delta else base.runs, part.window)"
+                    "return Chain((base.runs[0], tuple(delta), *base.runs[1:]) if delta else base.runs, part.epoch)"
                 ))),
             ),
             "first_row_counts": (
@@ -461,7 +468,7 @@ MUTANTS = tuple(
             ),
             "savepoint_is_a_base": (
                 Patch(SnapshotChains, "completed", statement("_base", becomes=(
-                    "self._base = self._taken.get(checkpoint) or self._base"
+                    "self._base = self._stored.get(checkpoint) or self._base"
                 ))),
                 Patch(LiveObjects, "missing", begins("return []")),
             ),

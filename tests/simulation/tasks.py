@@ -16,6 +16,7 @@ from tests.simulation.publisher import Publisher
 from tests.simulation.sending import ROW_BYTES, Sender
 from tests.simulation.snapshots import Snapshots
 
+from penstock.core.times import MAX_WATERMARK
 from penstock.ports import OffsetOutOfRangeError
 from penstock.protocol import messages, subtask
 from penstock.protocol.channels import AdvanceWatermark, BecomeIdle, Deliver
@@ -23,7 +24,6 @@ from penstock.protocol.frames import Channel
 from penstock.protocol.messages import SubtaskId
 from penstock.protocol.outputs import OutputId, OutputLedger
 from penstock.protocol.trimming import PartitionHolds
-from penstock.times import MAX_WATERMARK
 
 if TYPE_CHECKING:
     from tests.simulation.working import Worker

@@ -29,7 +29,7 @@ from tests.soak.ledger import Ledger
 from penstock.client import ClusterClient
 from penstock.client.documents import JobDetail
 from penstock.connectors.kafka.topics import TopicAdmin
-from penstock.kafka_clients import confluent_options
+from penstock.kafka.clients import confluent_options
 from penstock.platform.free_ports import free_port
 from penstock.platform.parts import cached_parts
 from penstock.platform.servers import Servers, plan_servers

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from penstock.adapters.system_clock import SystemClock
-from penstock.api.loading import load_pipeline, parse_parameters
+from penstock.loading import load_pipeline, parse_parameters
 from penstock.spark import publishing
 from penstock.spark.committing import RunManifests, commit
 

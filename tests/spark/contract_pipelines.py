@@ -186,7 +186,7 @@ def kinds() -> Pipeline:
     written(read.join(other, on="key", as_of=True, how="left"), "as-of")
     few = read.filter(col("value") < 5).select("key", "number")
     written(few.join(totals, on="key", how="full"), "regular")
-    written(few.join(other.filter(col("other") < 2), on="key", how="anti").final(), "unmet")
+    written(few.join(other, on="key", how="anti", where=col("number") * 2 < col("other")).final(), "unmet")
     written(read.join(Labels(), on="key", how="left"), "looked-up")
     written(keyed.reduce(later), "reduce")
     written(keyed.deduplicate("first"), "first")

@@ -14,9 +14,9 @@ import msgspec
 import polars as pl
 import pyarrow as pa
 
-from penstock.batches import EVENT_TIME
+from penstock.core.batches import EVENT_TIME
 from penstock.graph.jobgraph import JobGraph, JobVertex
-from penstock.spark.arrival import Arrival
+from penstock.spark.arrival_order import ArrivalOrderAnalysis
 from penstock.spark.replay import is_keyed
 from penstock.spark.stage import Attempt, StageTask, run_stage
 from penstock.spark.wire import (
@@ -53,7 +53,7 @@ class LocalLowering:
     def __init__(self, _session, graph, plan, code, beginning, state, execution, staging, entered, natives) -> None:
         assert not natives, "there is no Spark here to compute anything"
         self._graph: JobGraph = graph
-        self._plan, self._arrival = plan, Arrival(graph, plan)
+        self._plan, self._arrival_order = plan, ArrivalOrderAnalysis(graph, plan)
         self._json = msgspec.json.encode(graph.to_json())
         self._code, self._beginning, self._state = code, beginning, state
         self._execution, self._staging = execution, staging
@@ -73,7 +73,7 @@ class LocalLowering:
 
     def _run(self, vertex: JobVertex) -> Iterator[pa.RecordBatch]:
         edges = tuple(
-            self._arrival.edge(vertex, consumer, edge, None, self._state.reached)
+            self._arrival_order.edge(vertex, consumer, edge, None, self._state.reached)
             for consumer, _, edge in self._graph.consumers(vertex.id)
         )
         splits = self._beginning.splits[vertex.operators[0].id] if vertex.is_source else ()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.adapters.system_clock import SystemClock
-from penstock.api.loading import load_pipeline
+from penstock.loading import load_pipeline
 from penstock.spark.code import pack_code
 from penstock.spark.engine import RunOptions, SparkRun
 from penstock.spark.result import SparkResult

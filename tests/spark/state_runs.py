@@ -17,10 +17,10 @@ from spark_runs import HERE
 from penstock import Pipeline, savepoint
 from penstock.adapters.directory.blobs import DirectoryBlobs
 from penstock.adapters.system_clock import SystemClock
-from penstock.api.loading import load_pipeline
 from penstock.coordination.job_catalog import JobCatalog
 from penstock.embedded import CURRENT, EmbeddedJob
 from penstock.graph.jobgraph import build_job_graph
+from penstock.loading import load_pipeline
 from penstock.protocol.joblog import Submit
 from penstock.savepoint.places import place_of
 from penstock.savepoint.transfer import export_savepoint, import_savepoint

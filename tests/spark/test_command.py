@@ -11,8 +11,8 @@ import pytest
 from embedded_runs import assert_same, counted, finish, rows
 from spark_runs import QUICK, SPARK_CASES_FILE, rounded
 
-from penstock.api.loading import load_pipeline
 from penstock.cli.main import main
+from penstock.loading import load_pipeline
 from penstock.spark import session
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.servers]

@@ -12,8 +12,8 @@ from embedded_runs import finish, rows
 from spark_runs import SPARK_CASES_FILE
 from standalone import connect_server
 
-from penstock.api.loading import load_pipeline
 from penstock.errors import ExternalError, UsageError
+from penstock.loading import load_pipeline
 from penstock.platform.free_ports import free_port
 from penstock.spark.session import SparkSettings, open_session
 

@@ -16,7 +16,7 @@ import pytest
 from embedded_runs import assert_same, counted, finish, newest, rows
 from spark_runs import HERE, rounded, run
 
-from penstock.api.loading import load_pipeline
+from penstock.loading import load_pipeline
 from penstock.spark.result import SparkResult
 
 FILE = HERE / "contract_pipelines.py"

@@ -25,7 +25,7 @@ from penstock.settings import ClusterSettings
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.servers]
 
-DEADLINE_S = 60
+DEADLINE_S = 120
 DRIVER = """
 import json, sys
 from penstock.spark.session import SparkSettings, open_session
@@ -55,7 +55,7 @@ def history_server(folder: Path, cluster: ClusterSettings, *more: str) -> Genera
     process = start(folder, "history", "127.0.0.1", program, memory="512m", **variables)
 
     def shown() -> dict[str, bool]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/applications", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/applications", timeout=DEADLINE_S) as answer:
             return {found["id"]: found["attempts"][0]["completed"] for found in json.load(answer)}
 
     try:

@@ -15,9 +15,9 @@ from pipelines import source
 from spark_runs import run
 
 from penstock import Pipeline
-from penstock.api.loading import load_pipeline
 from penstock.connectors import files
 from penstock.connectors.files.store_clients import location
+from penstock.loading import load_pipeline
 
 FILE = Path(__file__).parent / "stored_pipeline.py"
 

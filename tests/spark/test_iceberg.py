@@ -13,10 +13,10 @@ from spark_runs import run
 from state_runs import run_part
 
 from penstock import Pipeline
-from penstock.api.loading import load_pipeline
 from penstock.connectors import iceberg
 from penstock.connectors.iceberg import appending
 from penstock.errors import ExternalError
+from penstock.loading import load_pipeline
 
 FILE = Path(__file__).parent / "iceberg_pipeline.py"
 STREAM = Path(__file__).parent / "iceberg_stream_pipeline.py"

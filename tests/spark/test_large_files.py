@@ -15,10 +15,10 @@ from spark_runs import HERE, run
 from state_runs import run_part
 
 from penstock import Pipeline, savepoint
-from penstock.api.loading import load_pipeline
 from penstock.cli.main import main
 from penstock.connectors import files
 from penstock.errors import PipelineError
+from penstock.loading import load_pipeline
 from penstock.spark import lowering, savepoints
 from penstock.spark.progress import split_reports
 

@@ -19,12 +19,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock import OutputTag, Pipeline, col, count, session, sliding, tumbling
-from penstock.batches import EVENT_TIME
 from penstock.connectors import collecting, iterables
-from penstock.decimals import of_units
+from penstock.core.batches import EVENT_TIME
+from penstock.core.decimals import of_units
+from penstock.core.times import MAX_WATERMARK
 from penstock.errors import UserCodeError
 from penstock.expressions.aggregate_rules import AGGREGATES
-from penstock.graph.logical import Node, SlidingWindow, TumblingWindow
+from penstock.functions.windows.definitions import SlidingWindow, TumblingWindow
+from penstock.plan.logical import Node
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.spark.engine import batch_graph
 from penstock.spark.native import KEYS, NativeWindow, Replayed, Way, ways
@@ -34,7 +36,6 @@ from penstock.spark.wire import READ_TAGS, REPORT, StageEdge, column_name, decod
 from penstock.task.operator import OperatorContext
 from penstock.task.operators.partials import Partials
 from penstock.testing.harness import Collector, OperatorHarness
-from penstock.times import MAX_WATERMARK
 from penstock.types import DataType, DecimalType, arrow_type, family
 
 _INT64 = st.integers(-(2**57), 2**57 - 1)
@@ -298,6 +299,7 @@ def windows_over(value: Any, key: str = "key", window: Any = None, **more: Any) 
         (windows_over(col("n").quantile(0.5)), {}, "not proven equal on Spark: quantile"),
         (windows_over(col("n").approx_quantile(0.5)), {}, "not proven equal on Spark: approx_quantile"),
         (windows_over(col("n").approx_n_unique()), {}, "not proven equal on Spark: approx_n_unique"),
+        (windows_over(col("n").mode("least")), {}, "not proven equal on Spark: mode"),
         (windows_over(col("n").last()), {}, "not proven equal on Spark: last"),
         (windows_over(count(), key="real"), {}, "not proven equal on Spark: the key real of float64"),
         (windows_over(count(), window=session("1m")), {}, "a session window is slower"),

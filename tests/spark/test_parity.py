@@ -12,7 +12,7 @@ from embedded_runs import assert_same, counted, finish, newest, rows, settings
 from pipelines import CASES, Case, write_files
 from spark_runs import CASES_FILE, SPARK_CASES_FILE, execute, prepare, rounded, run
 
-from penstock.api.loading import load_pipeline
+from penstock.loading import load_pipeline
 from penstock.spark import replay
 from penstock.spark.native import native_windows
 
@@ -23,6 +23,7 @@ NATIVE = {
     "tumbling": {"w"},
     "retimed": {"retimed"},
     "sliding": {"n2-window"},
+    "subtotals": {"cube"},
     "two-stages": {"n2-window", "n5-window"},
     "files": {"n2-window"},
     "decimals": {"prices"},

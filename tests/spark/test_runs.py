@@ -10,10 +10,10 @@ from spark_runs import SPARK_CASES_FILE, execute, prepare, run
 
 from penstock.adapters.directory.claim import claimed
 from penstock.adapters.system_clock import SystemClock
-from penstock.api.loading import load_pipeline
 from penstock.connectors import collecting
 from penstock.errors import BadRecordError, PipelineError, UsageError, UserCodeError
-from penstock.graph.logical import Write
+from penstock.loading import load_pipeline
+from penstock.plan.operations.write import Write
 from penstock.spark import engine
 from penstock.spark.code import pack_code
 from penstock.spark.engine import SparkRun

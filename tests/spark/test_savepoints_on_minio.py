@@ -14,9 +14,9 @@ from standalone import penstock_run
 from state_runs import STATE_FILE, continue_embedded, merged, run_part, write_part
 
 from penstock import savepoint
-from penstock.api.loading import load_pipeline
 from penstock.connectors.files import store_clients
 from penstock.errors import CorruptDataError, ExternalError, PenstockError
+from penstock.loading import load_pipeline
 from penstock.savepoint.places import place_of
 
 pytestmark = pytest.mark.timeout(300)

@@ -23,8 +23,8 @@ from state_runs import continue_embedded, merged, run_part, write_part
 
 from penstock import Pipeline, savepoint
 from penstock.adapters.s3_blobs import s3_store
-from penstock.api.loading import load_pipeline
 from penstock.errors import PipelineError, UsageError
+from penstock.loading import load_pipeline
 from penstock.settings import settings_to_toml
 
 pytestmark = pytest.mark.timeout(300)

@@ -20,11 +20,11 @@ from kafka_reading import Record, committed
 from spark_runs import HERE, QUICK, run
 
 from penstock.adapters.system_clock import SystemClock
-from penstock.api.loading import load_pipeline
 from penstock.connectors.kafka.marks import delete_marks
 from penstock.connectors.kafka.topics import TopicAdmin
 from penstock.coordination import failpoints
 from penstock.errors import ExternalError, PipelineError
+from penstock.loading import load_pipeline
 from penstock.settings import KafkaSettings
 from penstock.spark import engine, publishing
 from penstock.spark.code import pack_code

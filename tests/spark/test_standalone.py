@@ -12,7 +12,7 @@ from embedded_runs import finish, rows
 from spark_runs import SPARK_CASES_FILE
 from standalone import penstock_run
 
-from penstock.api.loading import load_pipeline
+from penstock.loading import load_pipeline
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.servers]
 

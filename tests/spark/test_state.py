@@ -12,7 +12,7 @@ from spark_runs import rounded
 from state_runs import STATE_FILE, continue_embedded, interrupt_embedded, merged, run_part, write_part
 
 from penstock import Pipeline, savepoint
-from penstock.api.loading import load_pipeline
+from penstock.loading import load_pipeline
 
 SEED = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(10**6)))
 STATEFUL = [

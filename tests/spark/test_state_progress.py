@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from penstock.core.times import MIN_WATERMARK
 from penstock.spark.progress import Activity, Progress, SplitReport, combined, source_progress
 from penstock.task.sources import SplitEntry
-from penstock.times import MIN_WATERMARK
 
 
 def split(watermark: int, *, finished: bool = False, idle: bool = False) -> SplitEntry:

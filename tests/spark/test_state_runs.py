@@ -16,10 +16,10 @@ from state_runs import STATE_FILE, merged, run_part, write_part
 
 from penstock import savepoint
 from penstock.adapters.memory import MemoryBlobs
-from penstock.api.loading import load_pipeline
 from penstock.cli.main import main
 from penstock.errors import ExternalError, IncompatibleStateError, UsageError
 from penstock.graph.jobgraph import build_job_graph
+from penstock.loading import load_pipeline
 from penstock.savepoint.folder import SEAL, SavepointPlace
 from penstock.savepoint.places import LocalPlace, StoredPlace, place_of
 from penstock.savepoint.transfer import import_savepoint

@@ -24,8 +24,8 @@ from state_runs import STATE_FILE, begin_embedded, continue_embedded, interrupt_
 from penstock import savepoint
 from penstock.adapters.directory.claim import claimed
 from penstock.adapters.system_clock import SystemClock
-from penstock.api.loading import load_pipeline
 from penstock.errors import CorruptDataError, ExternalError, PenstockError, UsageError
+from penstock.loading import load_pipeline
 from penstock.ports import Clock
 from penstock.protocol.messages import OperatorHandles
 from penstock.protocol.restarts import FixedDelay, NoRestart, RestartStrategy
@@ -37,8 +37,8 @@ from penstock.spark.continuous import ContinuousOptions, ContinuousRun, StepDone
 from penstock.spark.splits import RunBeginnings
 from penstock.spark.staging import staging_folder
 from penstock.spark.state import Keeping
+from penstock.spark.state_passthrough import StatePassthrough
 from penstock.spark.step_folder import Stopped
-from penstock.spark.untouched import Untouched
 
 pytestmark = pytest.mark.timeout(300)
 SEED = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(10**6)))
@@ -354,7 +354,7 @@ def test_a_clock_that_goes_back_keeps_no_split_awake(local, tmp_path):
     job = Job(local, tmp_path)
     clock = SystemClock()
     made = job.made(clock=_SetBack(), every_us=10**17)
-    made._silence.judged = lambda beginning, now_us: seen.append(now_us) or beginning
+    made._silence.with_awake_splits = lambda beginning, now_us: seen.append(now_us) or beginning
     seen: list[int] = []
     before = clock.monotonic_us()
     job.feed("a-", 0, 100)
@@ -416,9 +416,11 @@ def test_rows_behind_what_a_step_has_come_to_are_late(local, tmp_path):
 @pytest.mark.parametrize("case", ["running", "reduced", "ranked", "keyed-process"])
 def test_operators_have_the_state_of_keys_that_something_happens_to(case, local, tmp_path, monkeypatch):
     """Steps of a few rows; what comes of them, and what they leave, is the same as if operators had everything."""
-    passed: list[Untouched] = []
-    put_back = Untouched.put_back
-    monkeypatch.setattr(Untouched, "put_back", lambda it, *given: (passed.append(it), put_back(it, *given))[1])
+    passed: list[StatePassthrough] = []
+    merge_back = StatePassthrough.merge_back
+    monkeypatch.setattr(
+        StatePassthrough, "merge_back", lambda it, *given: (passed.append(it), merge_back(it, *given))[1]
+    )
     left: list[tuple[Counter[str], dict[str, Counter[str]]]] = []
     for least_bytes in (0, 1 << 40):
         monkeypatch.setattr(taskwork, "LEAST_BYTES", least_bytes)

@@ -32,9 +32,9 @@ from spark_runs import HERE, QUICK
 from test_steps import POINTS, Killed, Rounds, killed, new_id
 
 from penstock.adapters.system_clock import SystemClock
-from penstock.api.loading import load_pipeline
 from penstock.connectors.kafka.topics import TopicAdmin
 from penstock.coordination import failpoints
+from penstock.loading import load_pipeline
 from penstock.protocol.restarts import NoRestart
 from penstock.savepoint.folder import is_sealed
 from penstock.savepoint.places import place_of

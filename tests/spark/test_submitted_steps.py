@@ -13,8 +13,8 @@ from test_steps import new_id
 
 from penstock import savepoint
 from penstock.adapters.system_clock import SystemClock
-from penstock.api.loading import load_pipeline
 from penstock.errors import ExternalError
+from penstock.loading import load_pipeline
 from penstock.protocol.joblog import Artifact
 from penstock.protocol.requests import RunOptions
 from penstock.protocol.restarts import FixedDelay

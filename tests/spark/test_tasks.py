@@ -16,13 +16,14 @@ from spark_runs import SPARK_CASES_FILE
 
 from penstock import PipelineError
 from penstock.adapters.system_clock import SystemClock
-from penstock.api.loading import load_pipeline
-from penstock.batches import EVENT_TIME, WATERMARK
+from penstock.core.batches import EVENT_TIME, WATERMARK
 from penstock.errors import UserCodeError
 from penstock.graph.jobgraph import JobEdge, JobGraph, Link, build_job_graph
-from penstock.graph.logical import Mode, WindowAggregate
+from penstock.loading import load_pipeline
+from penstock.plan.operations.window_aggregate import WindowAggregate
+from penstock.plan.traits import Mode
 from penstock.protocol.keygroups import subtask_of
-from penstock.spark import portions, taskwork
+from penstock.spark import key_group_batches, taskwork
 from penstock.spark.code import pack_code
 from penstock.spark.committing import RunManifest, RunManifests, commit, staged_parts
 from penstock.spark.failures import TaskFailedError, unwrapped, wrapped
@@ -195,10 +196,10 @@ def task_of(graph: JobGraph, vertex: str, case: dict[str, str], splits: list[str
     return StageTask(code, msgspec.json.encode(graph.to_json()), vertex, edges, given_splits, "test", case["out"])
 
 
-@pytest.mark.parametrize(("portion_bytes", "chains"), [(0, range(20, 241)), (8 << 20, range(2, 3))])
-def test_a_task_has_one_chain_at_a_time(portion_bytes, chains, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("batch_bytes", "chains"), [(0, range(20, 241)), (8 << 20, range(2, 3))])
+def test_a_task_has_one_chain_at_a_time(batch_bytes, chains, tmp_path, monkeypatch):
     """Large key groups have one of their own each, small ones share one; it is closed before the next begins."""
-    monkeypatch.setattr(portions, "PORTION_BYTES", portion_bytes)
+    monkeypatch.setattr(key_group_batches, "BATCH_BYTES", batch_bytes)
     case = {"case": "many-keys", "rows": "3000", "out": str(tmp_path / "out")}
     plan = load_pipeline(str(SPARK_CASES_FILE), case).plan
     graph = build_job_graph(plan, 2, chain_state=False)

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from penstock.batches import EVENT_TIME, WATERMARK, one_batch, only_batch, with_watermarks
 from penstock.connectors import files
 from penstock.connectors.base import EndOfSplit, ReadContext
+from penstock.core.batches import EVENT_TIME, WATERMARK, one_batch, only_batch, with_watermarks
 from penstock.errors import PipelineError
 
 MOMENTS = range(3)

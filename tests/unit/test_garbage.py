@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from penstock.garbage import COLLECT_AFTER, ease_collection
+from penstock.core.garbage import COLLECT_AFTER, ease_collection
 
 
 def test_collection_is_eased_once_and_never_switched_on() -> None:

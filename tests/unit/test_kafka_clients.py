@@ -13,7 +13,7 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.protocol.metadata import MetadataRequest_v4
 
 from penstock.errors import UsageError
-from penstock.kafka_clients import aiokafka_options, broker_list, confluent_options, without_topic_creation
+from penstock.kafka.clients import aiokafka_options, broker_list, confluent_options, without_topic_creation
 from penstock.settings import KafkaSettings, Secret
 
 

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.acceptance.test_incremental_state import PARTS
 from tests.lanes import LONGEST, PROGRAMS, SHARED, VARIABLE, arrange, demand_servers, group_of, lane_of, shadow_servers
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +57,7 @@ def test_the_longest_groups_begin_first(request, tmp_path, monkeypatch) -> None:
 
 
 def test_the_list_of_the_longest_names_what_is_there() -> None:
-    groups = {*SHARED.values(), "containers"}
+    groups = {*SHARED.values(), "containers", *(f"incremental {part}" for part in PARTS)}
     assert [name for name in LONGEST if name not in groups and not (ROOT / name).exists()] == []
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock import OutputTag, Pipeline, PipelineError, col
 from penstock.connectors import iterables
-from penstock.names import shown, wrong_name
+from penstock.core.names import shown, wrong_name
 from penstock.types import INT64, Field, Schema
 
 BAD = [

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
         struct,
         when,
     )
-    from penstock.pipeline import Pipeline
-    from penstock.process_functions import (
+    from penstock.functions.process_functions import (
         AggregatingState,
         BatchContext,
         BroadcastProcess,
@@ -61,14 +60,23 @@ if TYPE_CHECKING:
         UnionListState,
         ValueState,
     )
-    from penstock.triggers import Trigger, TriggerContext, TriggerResult, at_watermark, every, every_rows, purging
+    from penstock.functions.windows.triggers import (
+        Trigger,
+        TriggerContext,
+        TriggerResult,
+        at_watermark,
+        every,
+        every_rows,
+        purging,
+    )
+    from penstock.functions.windows.window_functions import TimeWindow, WindowFunction
+    from penstock.pipeline import Pipeline
     from penstock.types import DecimalType
-    from penstock.window_functions import TimeWindow, WindowFunction
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "penstock.process_functions": (
+    "penstock.functions.process_functions": (
         "AggregatingState", "BatchContext", "BroadcastProcess", "BroadcastState", "Context", "KeyedBatchContext",
         "KeyedBroadcastProcess", "KeyedCoProcess", "KeyedContext", "KeyedProcess", "ListState", "MapState",
         "OpenContext", "OperatorListState", "OutputTag", "Process", "ReducingState", "UnionListState", "ValueState",
@@ -82,11 +90,11 @@ _HOMES = {
     "penstock.api.update_streams": ("KeyedUpdates", "UpsertStream"),
     "penstock.api.windows": ("cumulative", "global_", "session", "sliding", "tumbling"),
     "penstock.connectors.watermarks": ("PeriodicWatermarks", "periodic", "punctuated"),
-    "penstock.triggers": (
+    "penstock.functions.windows.triggers": (
         "Trigger", "TriggerContext", "TriggerResult", "at_watermark", "every", "every_rows", "purging",
     ),
     "penstock.types": ("DecimalType",),
-    "penstock.window_functions": ("TimeWindow", "WindowFunction"),
+    "penstock.functions.windows.window_functions": ("TimeWindow", "WindowFunction"),
     "penstock.errors": ("PenstockError", "PipelineError"),
     "penstock.expressions": (
         "Accumulator", "Expr", "aggregate", "arctan2", "coalesce", "col", "concat_list", "concat_str", "count",

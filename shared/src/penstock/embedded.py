@@ -22,8 +22,6 @@ from penstock.adapters.directory.claim import claimed
 from penstock.adapters.directory.log import DirectoryLog
 from penstock.adapters.memory import MemoryMetadata
 from penstock.adapters.system_clock import SystemClock
-from penstock.arguments import checked
-from penstock.blocking import run_blocking
 from penstock.connectors.base import Sink
 from penstock.coordination.cluster_view import VIEW, ClusterView
 from penstock.coordination.control_topics import create_control_topics
@@ -31,16 +29,21 @@ from penstock.coordination.job_catalog import JobCatalog
 from penstock.coordination.job_progress import JobProgress, JobResult
 from penstock.coordination.job_store import JobStore
 from penstock.coordination.worker_logs import WorkerLogList
+from penstock.core.arguments import checked
+from penstock.core.blocking import run_blocking
+from penstock.core.times import Duration
 from penstock.errors import PenstockError, ProtocolError, UsageError, UserCodeError
 from penstock.graph.executiongraph import ExecutionGraph
 from penstock.graph.jobgraph import JobGraph, build_job_graph, fingerprint, graph_from_json
-from penstock.graph.logical import LogicalPlan, Read, Write
 from penstock.jobmanager.coordinator import VIEW_MS, CoordinatorService, CoordinatorTimeouts
 from penstock.jobmanager.job_spec import JobSpec
 from penstock.jobmanager.leadership import ControlPorts
 from penstock.jobmanager.view_building import job_view
 from penstock.observability.logs import LogFormat, keep_quiet
 from penstock.observability.user_frames import user_frames
+from penstock.plan.logical import LogicalPlan
+from penstock.plan.operations.read import Read
+from penstock.plan.operations.write import Write
 from penstock.ports import BlobNotFoundError
 from penstock.protocol.checkpoints import CheckpointSettings
 from penstock.protocol.jobevents import ChangedGraph, JobEnded, Requested
@@ -58,7 +61,6 @@ from penstock.taskmanager.job_loading import LoadedJob, graph_of
 from penstock.taskmanager.supervisor import Supervisor
 from penstock.taskmanager.worker import WorkerService
 from penstock.taskmanager.worker_process import WorkerSpec
-from penstock.times import Duration
 
 if TYPE_CHECKING:
     from penstock.api.pipeline import DeclaredPipeline

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from penstock.api.parameters import given_parameters
 from penstock.api.pipeline import DeclaredPipeline, importing
-from penstock.arguments import checked
+from penstock.api.stream import Stream
+from penstock.api.update_streams import UpsertStream
+from penstock.connectors.base import Row
+from penstock.core.arguments import checked
+from penstock.core.times import Duration, duration_us
 from penstock.errors import PipelineError, UsageError
-from penstock.graph.logical import Node, Read, Write, ancestors
+from penstock.plan.logical import Node, sources_of
+from penstock.plan.operations.write import Write
 from penstock.protocol.checkpoints import TOLERABLE_FAILED
-from penstock.times import Duration, duration_us
 
 if TYPE_CHECKING:
     import polars as pl
@@ -49,6 +53,38 @@ class Pipeline(DeclaredPipeline):
         >>> p = Pipeline("hot-auctions")
         >>> bids = p.read(files.Source("bids.jsonl", schema=Bid, event_time="at"))
     """
+
+    def sql(self, text: str, /, **named: Stream[Any] | UpsertStream | Callable[..., Any]) -> Stream[Row] | UpsertStream:
+        """The rows of a query in Flink's SQL over streams of this pipeline.
+
+        Args:
+            text: one query: `SELECT`, `VALUES`, or several with `UNION`, `INTERSECT` or `EXCEPT`.
+            **named: the streams that the query reads, and Python functions that it calls, by the names in the text. A
+                function is given values of a row, its annotations say the types, and it gives the same for the same
+                values.
+
+        Returns:
+            A stream of rows where no row is ever replaced; else updates or changes, whose last rows `final()` gives.
+
+        Raises:
+            SqlError: the text is wrong, or cannot be computed of streams; the message shows the place.
+
+        Example:
+            >>> dear = p.sql("SELECT auction, MAX(price) AS most FROM bids GROUP BY auction", bids=bids)
+            >>> sorted(dear.final().collect().rows())
+            [(1, 120.0), (2, 250.0)]
+            >>> def taxed(price: float) -> float:
+            ...     return price * 1.19
+            >>> p.sql("SELECT auction, taxed(price) AS gross FROM bids", bids=bids, taxed=taxed).collect().height
+            4
+        """
+        from penstock.sql.text import SqlText
+        from penstock.sql.writing import rows_of_query
+
+        streams = {name: each._rows for name, each in named.items() if isinstance(each, Stream | UpsertStream)}
+        functions = {name: each for name, each in named.items() if not isinstance(each, Stream | UpsertStream)}
+        rows = rows_of_query(self.plan, SqlText(text), streams, functions)
+        return UpsertStream(self, rows.node) if rows.node.updates else Stream(self, rows.node)
 
     @overload
     def run(
@@ -234,8 +270,7 @@ class Pipeline(DeclaredPipeline):
         from penstock.connectors import collecting
         from penstock.embedded import EmbeddedSettings, run_pipeline
 
-        above = (node, *ancestors(node))
-        endless = [n.operator_id for n in above if isinstance(n.operation, Read) and not n.operation.source.bounded]
+        endless = [read.operator_id for read, source in sources_of(node) if not source.bounded]
         if endless:
             raise PipelineError(
                 f"collect: the source {endless[0]} has no end; run the pipeline, or give the source one"

@@ -10,8 +10,8 @@ from typing import Literal
 from penstock import KeyedContext, KeyedProcess, Pipeline, ValueState
 from penstock.connectors import files, iterables
 from penstock.graph.jobgraph import build_job_graph
-from penstock.graph.logical import LogicalPlan
 from penstock.graph.rescaling import scalable_form
+from penstock.plan.logical import LogicalPlan
 from penstock.protocol.checkpoints import CheckpointSettings
 from penstock.protocol.joblog import JobSettings
 from penstock.protocol.requests import SubmitJob

@@ -13,7 +13,7 @@ from penstock.expressions import constructors, namespaces
 
 CONNECTORS = (
     "collecting", "console", "files", "generate", "http", "iceberg", "iterables", "kafka", "nexmark", "opensearch",
-    "postgres", "redis", "sockets", "spark",
+    "postgres", "redis", "sockets", "spark", "sqlite",
 )  # fmt: skip
 WITH_VERBS = (
     "Pipeline", "Expr", "Stream", "SourceStream", "KeyedStream", "ConnectedStreams", "OverStream", "WindowedStream",

@@ -31,8 +31,8 @@ from penstock import (
     col,
     tumbling,
 )
-from penstock.arguments import _hint, _parts, checked, fits, hints_of
 from penstock.connectors import collecting, iterables, kafka
+from penstock.core.arguments import _hint, _parts, checked, fits, hints_of
 from penstock.errors import PenstockError
 from penstock.expressions.nodes import Value
 from penstock.settings import KafkaSettings

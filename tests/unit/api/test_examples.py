@@ -41,6 +41,7 @@ from penstock.connectors import (
     redis,
     sockets,
     spark,
+    sqlite,
 )
 from penstock.connectors.kafka import default_cluster
 from penstock.observability.logs import configure_logging
@@ -110,7 +111,7 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     found: dict[str, Any] = {name: getattr(penstock, name) for name in penstock.__all__}
     connectors = (
         collecting, console, files, generate, http, iceberg, iterables, kafka, nexmark, opensearch, postgres,
-        redis, sockets, spark,
+        redis, sockets, spark, sqlite,
     )  # fmt: skip
     found |= dict(zip(CONNECTORS, connectors, strict=True))
     return found | {

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.errors import UsageError
+from penstock.loading import load_pipeline, parse_parameters
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ import pytest
 from penstock import Pipeline, UpsertStream, col, count, tumbling
 from penstock.connectors import collecting, generate, iterables, kafka
 from penstock.errors import PipelineError, UsageError, UserCodeError
-from penstock.graph.describe import describe_node
+from penstock.plan.signatures import describe_node
 
 
 @dataclass
@@ -67,6 +67,7 @@ def keeping(p: Pipeline, ttl: str | None = None) -> dict[str, Any]:
     visits.reduce(lambda one, _: one, **own).write(collecting.Sink())
     totals.key_by("n").agg(most=col("who").max(), **own).write(collecting.Sink())
     totals.key_by("n").top(1, by="who", **own).write(collecting.Sink())
+    totals.key_by("n").over("who", **own).with_columns(k=count()).write(collecting.Sink())
     newest.join(best, on="who", **own).write(kafka.Sink("t", key="page", delivery="upsert", brokers="b:1"), **own)
     read.distinct("page", **own).write(collecting.Sink())
     visits.window(tumbling("1m")).agg(n=count()).write(collecting.Sink())
@@ -86,7 +87,7 @@ def test_the_time_to_live_of_a_pipeline_is_that_of_all_verbs_that_say_nothing() 
     assert set(found.values()) == {"1d"}
     assert Counter(each.split()[0] for each in found) == {
         "RunningAggregate": 1, "RunningReduce": 1, "AggregateChanges": 1, "Top": 2, "Deduplicate": 2, "RegularJoin": 1,
-        "ToChanges": 3, "Materialize": 1,
+        "ToChanges": 3, "Materialize": 1, "OverCurrent": 1,
     }  # fmt: skip
     own = keeping(Pipeline("own", state_ttl="1d"), "1h")
     assert own.keys() == found.keys()

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.api.loading import load_pipeline
 from penstock.errors import PenstockError
+from penstock.loading import load_pipeline
 from penstock.observability.user_frames import shown_text
 from penstock.pipeline import Pipeline
 
@@ -104,6 +104,35 @@ BUILT = [
           ("Bad.on_row sets an event timer", "event_time='column' at the source")),
     Wrong("timers and no on_timer", process("def on_row(self, row, ctx):\n    ctx.processing_timer(row.at)"),
           ("class Bad has no on_timer(self, at, ctx)",)),
+    Wrong("no grouping column", "bids.grouping_sets((), ())  # here", ("grouping_sets: name at least one column",)),
+    Wrong("a rollup of nothing", "bids.rollup()  # here",
+          ("rollup: name at least one column", '.rollup("country", "city")')),
+    Wrong("a grouping column twice", 'bids.rollup("auction", "auction")  # here', ("would be counted twice",)),
+    Wrong("a grouping set twice", 'bids.grouping_sets(["auction"], ["auction"])  # here', ("would be counted twice",)),
+    Wrong("a grouping column that is not there", 'bids.rollup("action")  # here',
+          ("rollup: ", "did you mean 'auction'?")),
+    Wrong("too large a cube", "bids.cube(*(f'c{n}' for n in range(11)))  # here", ("2,048 sets", "grouping_sets(...)")),
+    Wrong("too many grouping sets", 'bids.grouping_sets(*[["auction"]] * 1_025)  # here',
+          ("1,025 sets", "at most 1,024")),
+    Wrong("a grouping_id of its own", 'bids.with_columns(grouping_id=lit(1)).rollup("auction")  # here',
+          ("'grouping_id' already", "rename it")),
+    Wrong("an aggregate of a grouping column", 'bids.rollup("auction").agg(most=col("auction").max())  # here',
+          ("reads the grouping column 'auction'", 'auction_value=col')),
+    Wrong("a window's aggregate of a grouping column",
+          'bids.cube("auction").window(tumbling("1m")).agg(most=col("auction").max())  # here',
+          ("reads the grouping column 'auction'",)),
+    Wrong("ranks by a grouping column", 'bids.rollup("auction").top(1, by="auction")  # here',
+          ("top: by = col(\"auction\") reads the grouping column 'auction'", 'auction_value=col')),
+    Wrong("a window's ranks by a grouping column",
+          'bids.rollup("auction").window(tumbling("1m")).top(1, by="auction")  # here',
+          ("top: by = col(\"auction\") reads the grouping column 'auction'",)),
+    Wrong("ranks of updates by a grouping column",
+          'keyed.agg(n=count()).rollup("n").top(1, by=col("n") * -1)  # here', ("reads the grouping column 'n'",)),
+    Wrong("a gap of a grouping column", 'bids.rollup("auction").window(session(col("auction")))  # here',
+          ("session: gap = col(\"auction\") reads the grouping column 'auction'",)),
+    Wrong("a frame's aggregate of a grouping column",
+          'bids.rollup("auction").over().with_columns(before=lag(col("auction")))  # here',
+          ("over: before = ", "reads the grouping column 'auction'")),
     Wrong("one folder in two sinks", 'bids.write(files.Sink("out"))\nuntimed.write(files.Sink("./out"))  # here',
           ("/out is written by", "a.union(b).write(...)")),
     Wrong("the file ends the process", "import sys\nsys.exit(3)  # here", ("exit code 3", '__name__ == "__main__"')),
@@ -205,6 +234,26 @@ BUILT = [
         "r.join(r, on='auction', window=tumbling('1m'))  # here",
         ("join: there is a column 'window_start' already",),
     ),
+    Wrong(
+        "a join by a condition on a column that is not there",
+        "bids.join(bids, on='auction', where=col('price') > col('limit'))  # here",
+        ("join: where: ", "there is no column 'limit'", "price_right"),
+    ),
+    Wrong(
+        "a join by a number",
+        "bids.join(bids, on='auction', how='anti', where=col('price_right') + 1)  # here",
+        ("join: where: ", "price_right", "is float64, not boolean; compare it with something"),
+    ),
+    Wrong(
+        "a join by an aggregate",
+        "bids.join(bids, on='auction', within='1m', where=col('price') > col('price_right').max())  # here",
+        ("join: where: ", "is an aggregate"),
+    ),
+    Wrong(
+        "a join as of a time by a condition",
+        "bids.join(bids, on='auction', as_of=True, where=col('price') > col('price_right'))  # here",
+        ("join: as_of=True takes the newest right row of a key, and where= would pass over it",),
+    ),
     Wrong("a join of updates in time", "keyed.agg(n=count()).join(bids, on='auction', within='1m')  # here", ("within",)),
     Wrong("a join of keyed rows", "keyed.join(bids, on='auction')  # here", ("join: do it before key_by",)),
     Wrong(
@@ -261,7 +310,7 @@ BUILT = [
     Wrong("a window behind a running aggregate", 'keyed.agg(n=count()).window(tumbling("1s"))  # here',
           ("this is a stream of updates", "take .final()", "windows without allowed_lateness")),
     Wrong("a process of updates", 'keyed.agg(n=count()).key_by("n").process(None)  # here',
-          ("updates have agg, top and window here; process would",)),
+          ("updates have agg, top, over and window here; process would",)),
     Wrong("a misspelled option", 'files.Sink("out", formt="csv")  # here', ("formt=", "did you mean 'format'?")),
     Wrong("Flink's word for every=", 'sliding("1h", slide="1m")  # here', ("slide=", "did you mean 'every'?")),
     Wrong("an aggregate without a name", "keyed.agg(count())  # here", ("give every aggregate a name: agg(n=count()",)),

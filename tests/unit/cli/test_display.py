@@ -25,9 +25,9 @@ from penstock.cli.display import (
 )
 from penstock.connectors import console, files, kafka
 from penstock.coordination.job_progress import CheckpointProgress, JobProgress
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.graph.jobgraph import JobGraph, build_job_graph
 from penstock.protocol.messages import OperatorMetrics, SubtaskId, TaskProgress, TaskStatus
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 
 @dataclass

@@ -33,9 +33,9 @@ from penstock.client.documents import (
 )
 from penstock.connectors import generate, kafka
 from penstock.coordination.cluster_view import AckView, ScalingView, TaskRates
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.graph.jobgraph import JobGraph, build_job_graph
 from penstock.protocol.messages import OperatorMetrics, TaskProgress
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 NOW = 1_800_000_000_000_000
 SECOND = 1_000_000

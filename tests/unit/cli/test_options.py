@@ -6,9 +6,9 @@ import argparse
 
 import pytest
 
-from penstock.api.loading import parse_parameters
 from penstock.cli.main import main
 from penstock.errors import UsageError
+from penstock.loading import parse_parameters
 from penstock.service.option_types import port, positive
 
 

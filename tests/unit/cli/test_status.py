@@ -1,4 +1,5 @@
-"""What `penstock status` says of a job: rates, back-pressure, skew, what is behind, event time, age of checkpoints."""
+"""What `penstock status` says of a job: rates, back-pressure, skew, what is behind, event time, age of checkpoints; and
+what `penstock metrics` prints of it."""
 
 from __future__ import annotations
 
@@ -6,18 +7,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import httpx2
 import msgspec
+import pytest
 from msgspec.structs import replace
+from prometheus_client.parser import text_string_to_metric_families
 
 from penstock import Pipeline, count, tumbling
+from penstock.cli import cluster, main
 from penstock.cli.job_following import progress_of
 from penstock.cli.jobs import status_lines
 from penstock.cli.vertices import COLUMNS, Look, vertex_rows
 from penstock.client.documents import CheckpointView, JobDetail, JobSummary, TaskView, VertexView
 from penstock.connectors import collecting, generate
+from penstock.core.times import to_micros
 from penstock.graph.jobgraph import JobGraph, build_job_graph
 from penstock.protocol.messages import OperatorMetrics, TaskProgress
-from penstock.times import to_micros
 
 AT = to_micros(datetime(2026, 1, 1, 12, tzinfo=UTC))
 
@@ -111,3 +116,20 @@ def test_the_age_of_the_newest_checkpoint_is_said() -> None:
     lines = status_lines(detail((0, 0), 0, 0, checkpoints=checkpoints), AT + 44_000_000)
     assert "checkpoint   3, 42.0s ago; 1 since then failed" in lines
     assert "checkpoint   3" in status_lines(detail((0, 0), 0, 0), AT)
+
+
+def test_metrics_are_printed_for_prometheus_and_as_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The text has the values that Prometheus would store, however it writes them; JSON has integers."""
+    answer = msgspec.json.encode(detail((12_345_678, 5), 1_500_000, 0))
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(200, content=answer))
+    monkeypatch.setattr(cluster, "client_of", lambda _: cluster.ClusterClient("http://one", transport))
+    assert main.main(["metrics", "ab" * 16]) == 0
+    families = {one.name: one.samples for one in text_string_to_metric_families(capsys.readouterr().out)}
+    rows = {sample.labels["subtask"]: sample.value for sample in families["penstock_rows_in"]}
+    assert rows == {"0": 12_345_678, "1": 5}
+    assert {sample.value for sample in families["penstock_busy_seconds"]} == {1.5}
+    assert main.main(["metrics", "ab" * 16, "--json"]) == 0
+    documents = msgspec.json.decode(capsys.readouterr().out)
+    assert [next(iter(task["operators"].values()))["rows_in"] for task in documents] == [12_345_678, 5]

@@ -7,9 +7,9 @@ import asyncio
 import httpx2
 import pytest
 
-from penstock.blocking import run_blocking
 from penstock.client import ClusterClient, NoAnswerError, RefusedError
 from penstock.client.documents import NO_COORDINATOR, ArtifactDescription, Requested, Submission
+from penstock.core.blocking import run_blocking
 from penstock.errors import CorruptDataError, UsageError
 from penstock.testing.virtual_time import VirtualLoop
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.connectors.postgres.tables import TablePlace
 from penstock.connectors.redis.places import RedisPlace
 from penstock.errors import PipelineError
-from penstock.postgres_tables.tables import TablePlace
 
 
 def test_no_half_of_a_password_passes_for_a_host() -> None:

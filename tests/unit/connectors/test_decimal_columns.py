@@ -36,7 +36,7 @@ from penstock import (
 from penstock.connectors import collecting, files, iterables
 from penstock.connectors.kafka.encoding import KafkaEncoder, RecordShape
 from penstock.connectors.kafka.limits import TopicLimits
-from penstock.decimals import of_units, rounded_units, units_of
+from penstock.core.decimals import of_units, rounded_units, units_of
 from penstock.errors import UserCodeError
 from penstock.formats.avro import avro_schema, encode_avro
 from penstock.formats.columns import FrameBuilder

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 
 from penstock import Pipeline, col, count, cumulative, every_rows, session, sliding, tumbling
-from penstock.batches import EVENT_TIME
 from penstock.connectors import files, iterables, kafka
 from penstock.connectors.base import Fetched
+from penstock.core.batches import EVENT_TIME
+from penstock.core.times import from_micros, to_micros
 from penstock.errors import BadRecordError, PipelineError, UserCodeError
 from penstock.formats.columns import MAX_MICROS, MIN_MICROS
 from penstock.protocol.messages import OperatorMetrics
 from penstock.task.bad_rows import RowValidator
-from penstock.times import from_micros, to_micros
 
 NOON = datetime(2026, 1, 31, 12, 0, 0, 123_000, tzinfo=UTC)
 SECONDS = to_micros(NOON) / 1_000_000

@@ -21,7 +21,7 @@ from pyarrow import parquet
 
 from penstock import col
 from penstock.connectors import files
-from penstock.connectors.base import EndOfSplit, ReadContext, Wanted
+from penstock.connectors.base import EndOfSplit, ReadContext, ScanRequest
 from penstock.connectors.files import reading
 from penstock.connectors.files.ranges import ranges
 from penstock.errors import PipelineError
@@ -254,7 +254,7 @@ def test_each_row_group_lies_in_one_range(weights: list[int]) -> None:
 def test_what_nobody_looks_at_is_not_read_in_ranges_either(tmp_path: Path, read_split: Callable[..., Any]) -> None:
     """Row groups are left out by their statistics, columns are null."""
     columnar(tmp_path / "a.parquet", [10] * 12)
-    source = files.Source(tmp_path / "a.parquet").narrowed(Wanted(frozenset({"id"}), col("id") >= 95))
+    source = files.Source(tmp_path / "a.parquet").narrowed(ScanRequest(frozenset({"id"}), col("id") >= 95))
     (split,) = source.discover()
     assert split.size_bytes is not None
     parts = assert_whole(read_split, source, split.size_bytes // 5)

@@ -137,7 +137,7 @@ def test_only_what_is_wanted_is_opened(orders: Orders, monkeypatch: pytest.Monke
     narrow = orders.source(schema=Schema((Field("n", INT64),)), row_filter="n >= 35 and n < 47 and shop = 's1'")
     assert len(narrow.discover()) == 2
     assert numbers(narrow) == [35, 37, 39, 41, 43, 45]
-    planned = narrow._wanted
+    planned = narrow._spec
     assert planned.columns == ("n",)
     with pytest.raises(PipelineError, match=r"row_filter='n >>> 1' is not understood"):
         orders.source(row_filter="n >>> 1")

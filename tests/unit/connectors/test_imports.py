@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from datetime import datetime
 from penstock.connectors import collecting, console, files, generate, http, iterables, kafka, nexmark, redis, sockets
-from penstock.connectors import postgres, watermarks
+from penstock.connectors import postgres, sqlite, watermarks
 
 @dataclass
 class Row:
@@ -23,12 +23,13 @@ files.Source("x.jsonl", schema=Row, event_time="at", max_out_of_orderness="9h")
 generate.Source(nexmark.bids(), rows=1)
 sockets.Source("localhost", 1, schema=Row, event_time="at", watermarks=watermarks.periodic(lambda newest: newest))
 iterables.Source([], schema=Row)
+sqlite.Source("shop.db", "orders", schema=Row)
 for lookup in (http.Lookup("http://h/{at}", schema=Row), redis.Lookup("{at}", schema=Row, url="redis://h"),
     postgres.Lookup("t", schema=Row, url="postgresql://h/d")):
     lookup.describe()
 for sink in (files.Sink("out"), console.Sink(), collecting.Sink(), kafka.Sink("t", key="at"),
              postgres.Sink("t", url="postgresql://h/d"), redis.Sink("{at}", url="redis://h"),
-             redis.StreamSink("s", url="redis://h")):
+             redis.StreamSink("s", url="redis://h"), sqlite.Sink("shop.db", "orders", key="at")):
     sink.describe()
 heavy = {"polars", "pyarrow", "numpy", "aiokafka", "confluent_kafka", "psycopg", "redis", "httpx2"}
 print(sorted(heavy & set(sys.modules)))

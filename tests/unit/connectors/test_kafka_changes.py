@@ -23,7 +23,10 @@ from penstock.connectors.kafka.decoding import Records
 from penstock.connectors.kafka.encoding import KafkaEncoder
 from penstock.connectors.kafka.limits import TopicLimits
 from penstock.errors import PipelineError
-from penstock.graph.logical import KeyBy, Materialize, Read, ToChanges
+from penstock.plan.operations.key_by import KeyBy
+from penstock.plan.operations.materialize import Materialize
+from penstock.plan.operations.read import Read
+from penstock.plan.operations.to_changes import ToChanges
 from penstock.testing import run_pipeline
 from penstock.testing.harness import OperatorHarness
 from penstock.types import (
@@ -155,6 +158,14 @@ def test_reading_one_is_a_stream_of_changes():
     ]
     assert stream.schema == stream.filter(col("balance") > 0).schema
     stream.key_by(all=lit(1)).agg(n=count())
+
+
+@pytest.mark.parametrize("before_images", [False, True])
+def test_no_change_is_the_last_one_of_a_topic_that_has_no_end(before_images):
+    """Even where the changes come from the source as they are, with no operation between."""
+    source = kafka.ChangeSource("t", schema=Account, key="account", format="debezium", before_images=before_images)
+    with pytest.raises(PipelineError, match=r"final: the kafka.* source .* has no end"):
+        Pipeline("p").read(source).final()
 
 
 def test_a_pipeline_is_tested_with_rows_that_say_what_they_do(tmp_path):

@@ -24,7 +24,7 @@ from penstock.connectors.kafka.marks import marks_of
 from penstock.connectors.kafka.partitioning import key_hashes
 from penstock.errors import BadRecordError, PipelineError
 from penstock.formats.avro import avro_schema
-from penstock.graph import logical
+from penstock.functions.windows import definitions as windows
 from penstock.settings import KafkaSettings, Secret
 from penstock.types import (
     BINARY,
@@ -204,7 +204,7 @@ def retracted(shape: RecordShape) -> list[bool]:
 
 def test_a_retracted_session_is_a_tombstone_of_an_upsert_topic():
     """Compaction and tables made of the topic then forget the window; its key is that of the result it takes away."""
-    assert logical.RETRACTED == kafka_encoding.RETRACTED
+    assert windows.RETRACTED == kafka_encoding.RETRACTED
     for key in (("user", "window_start"), ("user", "window_end"), ("user", "window_start", "window_end")):
         shape = RecordShape("json", key, key_needed=True, changes=True)
         assert retracted(shape) == [False, True, False]

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError
 
-from penstock.batches import EVENT_TIME
 from penstock.connectors import kafka
 from penstock.connectors.base import Fetched, KnowsAnswers
 from penstock.connectors.declaring import zone
@@ -29,6 +28,7 @@ from penstock.connectors.kafka.reading import (
     Attention,
     TopicPartitionReader,
 )
+from penstock.core.batches import EVENT_TIME
 from penstock.errors import ExternalError, PipelineError
 from penstock.formats.avro import encode_avro
 from penstock.formats.columns import FrameBuilder

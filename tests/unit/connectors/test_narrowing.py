@@ -21,7 +21,7 @@ from penstock.errors import PipelineError
 from penstock.expressions import Expr, to_polars
 from penstock.graph.explain import explain_text
 from penstock.graph.jobgraph import build_job_graph
-from penstock.graph.pushdown import narrowed, said_of_reading, wanted_of
+from penstock.plan.passes.reading import narrowed, said_of_reading, scan_request_of
 
 
 @dataclass
@@ -95,7 +95,7 @@ def test_only_columns_that_the_pipeline_looks_at_are_read(tmp_path: Path) -> Non
     write(tmp_path / "a.parquet", orders())
     made, stream = pipeline(files.Source(tmp_path, schema=Order, event_time="at"))
     stream.key_by("shop").window(tumbling("10s")).agg(n=count()).write(collecting.Sink())
-    assert wanted_of(made.plan, made.plan.nodes[0]).columns == {"shop", "at"}
+    assert scan_request_of(made.plan, made.plan.nodes[0]).columns == {"shop", "at"}
     rows, bad = read(source_of(made))
     assert [(row["shop"], row["at"], row["euros"], row["note"]) for row in rows] == [
         (row["shop"], row["at"], None, None) for row in orders()
@@ -118,14 +118,14 @@ def test_what_looks_at_rows_gets_whole_rows(kind: str, tmp_path: Path) -> None:
         case _:
             stream.select("shop").write(collecting.Sink())
             stream.write(collecting.Sink())
-    assert wanted_of(made.plan, made.plan.nodes[0]).columns is None
+    assert scan_request_of(made.plan, made.plan.nodes[0]).columns is None
 
 
 def test_a_projection_that_is_handed_on_is_seen_through(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", orders())
     made, stream = pipeline(files.Source(tmp_path, schema=Order))
     stream.rename({"euros": "price"}).with_columns(twice=col("price") * 2).select("twice").write(collecting.Sink())
-    assert wanted_of(made.plan, made.plan.nodes[0]).columns == {"euros"}
+    assert scan_request_of(made.plan, made.plan.nodes[0]).columns == {"euros"}
 
 
 def test_bad_rows_stay_bad_and_are_shown_whole(tmp_path: Path) -> None:

@@ -14,11 +14,10 @@ import pytest
 from penstock import DecimalType, PipelineError
 from penstock.connectors import postgres
 from penstock.connectors.change_rows import UNCHANGED as KEPT
-from penstock.errors import CorruptDataError
-from penstock.postgres_tables.captured_table import CapturedColumn, CapturedTable, reads
-from penstock.postgres_tables.change_log import ChangeLog
-from penstock.postgres_tables.change_positions import ChangePosition, Part
-from penstock.postgres_tables.pgoutput import (
+from penstock.connectors.postgres.captured_table import CapturedColumn, CapturedTable, reads
+from penstock.connectors.postgres.change_log import ChangeLog
+from penstock.connectors.postgres.change_positions import ChangePosition, Part
+from penstock.connectors.postgres.pgoutput import (
     UNCHANGED,
     Begin,
     Commit,
@@ -28,7 +27,8 @@ from penstock.postgres_tables.pgoutput import (
     Truncate,
     message_of,
 )
-from penstock.postgres_tables.text_values import RowImages, RowTexts
+from penstock.connectors.postgres.text_values import RowImages, RowTexts
+from penstock.errors import CorruptDataError
 from penstock.settings import Secret
 from penstock.types import BINARY, FLOAT32, FLOAT64, INT64, STRING, TIMESTAMP, Field, ListType, Schema, schema_of
 

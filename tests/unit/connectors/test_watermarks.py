@@ -18,8 +18,8 @@ from penstock.connectors.watermarks import (
     periodic,
     punctuated,
 )
+from penstock.core.times import from_micros, to_micros
 from penstock.errors import PipelineError, UserCodeError
-from penstock.times import from_micros, to_micros
 from penstock.types import TIMESTAMP, Field, Schema, row_class
 
 

@@ -36,7 +36,7 @@ PIPELINE = """
 """
 PACK = """
     import sys, msgspec
-    from penstock.api.loading import load_pipeline
+    from penstock.loading import load_pipeline
     from penstock.coordination.artifacts import pack
     load_pipeline("jobs/job.py", {})
     packed = pack("jobs/job.py:p", {"a": "b"})

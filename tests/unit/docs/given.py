@@ -15,7 +15,7 @@ import redis as redis_client
 
 import penstock
 from penstock import Pipeline, count, tumbling
-from penstock.connectors import files, http, iceberg, iterables, kafka, opensearch, postgres
+from penstock.connectors import files, http, iceberg, iterables, kafka, opensearch, postgres, sqlite
 from penstock.connectors import redis as redis_connector
 from penstock.settings import Secret
 
@@ -109,7 +109,7 @@ def everything() -> dict[str, Any]:
     }
     modules = {
         "files": files, "http": http, "iceberg": iceberg, "kafka": kafka, "opensearch": opensearch, "postgres": postgres,
-        "time": time,
+        "sqlite": sqlite, "time": time,
     }  # fmt: skip
     return names | classes | modules | {
         "Iterator": Iterator,
@@ -146,5 +146,7 @@ GIVEN: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "docs/postgres.md": everything,
     "docs/opensearch.md": everything,
     "docs/redis.md": everything,
+    "docs/sql.md": everything,
+    "docs/sqlite.md": everything,
     "docs/windows.md": everything,
 }

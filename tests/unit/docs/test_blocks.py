@@ -12,6 +12,7 @@ import importlib.util
 import json
 import re
 import shlex
+import shutil
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -23,11 +24,16 @@ import jsonschema_rs
 import pytest
 import yaml
 from given import GIVEN
+from tools import sql_pages
 from tools.generated_pages import commands
 
 from penstock.graph.jobgraph import build_job_graph
-from penstock.graph.logical import Write
 from penstock.pipeline import Pipeline
+from penstock.plan.logical import LogicalPlan
+from penstock.plan.operations.write import Write
+from penstock.sql.programs import Program
+from penstock.sql.text import SqlText
+from penstock.testing.sql import read_sql_tests, run_sql_test
 
 ROOT = Path(__file__).parents[3]
 PAGES = [
@@ -93,7 +99,7 @@ def test_every_fence_is_part_of_a_block() -> None:
 
 def test_every_block_is_of_a_kind_that_is_looked_at() -> None:
     """A new kind needs a test here first."""
-    assert {block.kind for block in BLOCKS} <= {"python", "toml", "yaml", *SHOWN, *TYPED}
+    assert {block.kind for block in BLOCKS} <= {"python", "sql", "toml", "yaml", *SHOWN, *TYPED}
 
 
 @pytest.mark.parametrize("page", sorted({block.page for block in PYTHON} - RUN_BY.keys()))
@@ -120,6 +126,39 @@ def test_python_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_what_is_run_elsewhere_is_run_there(page: str, test: str) -> None:
     """By a test that reads the page."""
     assert Path(page).name in (ROOT / test).read_text(encoding="utf-8")
+
+
+TESTS_OF_SQL = [block for block in BLOCKS if block.kind == "sql" and "-- test:" in block.text]
+
+
+@pytest.mark.parametrize("block", TESTS_OF_SQL, ids=str)
+def test_tests_of_sql_pass(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the example, if they do not declare their tables themselves."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(ROOT / "examples" / "departures.sql", tmp_path)
+    Path("departures.test.sql").write_text(block.text, encoding="utf-8")
+    tests = read_sql_tests(Path("departures.test.sql"), {})
+    assert [run_sql_test(tests, test) for test in tests.file.tests] == [[]] * block.text.count("-- test:")
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        block
+        for block in BLOCKS
+        if block.kind == "sql" and block not in TESTS_OF_SQL and block.page not in sql_pages.PAGES
+    ],
+    ids=str,
+)
+def test_sql_becomes_a_plan(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block that fills a table without declaring it fills that of the example. Pages about SQL are run as they stand
+    (`test_sql_pages.py`)."""
+    monkeypatch.chdir(ROOT)
+    declared = (ROOT / "examples" / "departures.sql").read_text(encoding="utf-8").partition("INSERT INTO")[0]
+    text = declared + block.text if block.text.startswith("INSERT INTO") else block.text
+    plan = LogicalPlan("block")
+    Program.of(SqlText(text, str(block))).add_to(plan)
+    assert build_job_graph(plan, 2).vertices
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.kind == "toml"], ids=str)

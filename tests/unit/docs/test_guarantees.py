@@ -25,6 +25,7 @@ from penstock.connectors import (
     redis,
     sockets,
     spark,
+    sqlite,
 )
 from penstock.connectors.base import Sink, Source
 from penstock.connectors.lookups import Lookup
@@ -43,6 +44,7 @@ MADE: Final[dict[str, list[Source | Sink]]] = {
         postgres.ChangeSource("bids", key="auction", schema=ROW, url=DATABASE, slot="bids"),
     ],
     "`iceberg.Source`": [iceberg.Source("shop.bids", schema=ROW)],
+    "`sqlite.Source`": [sqlite.Source("shop.db", "bids", schema=ROW)],
     "`generate.Source`, also of `nexmark`": [generate.Source(lambda numbers: {"auction": numbers}, schema=ROW)],
     "`iterables.Source` of a list or a function": [
         iterables.Source([{"auction": 1}], schema=ROW),
@@ -58,6 +60,8 @@ MADE: Final[dict[str, list[Source | Sink]]] = {
     '`kafka.Sink(publish="direct")`': [kafka.Sink("bids", publish="direct")],
     '`kafka.Sink(delivery="at-least-once")`': [kafka.Sink("bids", delivery=WEAKER)],
     "`postgres.Sink`": [postgres.Sink("bids", url=DATABASE)],
+    "`sqlite.Sink`": [sqlite.Sink("shop.db", "bids"), sqlite.Sink("shop.db", "bids", key="auction")],
+    '`sqlite.Sink(delivery="at-least-once")`': [sqlite.Sink("shop.db", "bids", delivery=WEAKER)],
     "`redis.Sink`, `redis.StreamSink`": [redis.Sink("{auction}", url=CACHE), redis.StreamSink("bids", url=CACHE)],
     "`opensearch.Sink`": [opensearch.Sink("bids", url=SEARCH)],
     (

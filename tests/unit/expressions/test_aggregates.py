@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
+from statistics import multimode
 from typing import Any
 
 import duckdb
@@ -18,13 +19,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.batches import EVENT_TIME
+from penstock.core.batches import EVENT_TIME
 from penstock.errors import PipelineError, UserCodeError
 from penstock.expressions import Accumulator, AggregatePlan, Expr, aggregate, col, count, count_if, when
 from penstock.expressions.partial_columns import PartialColumns
 from penstock.types import (
     BINARY,
     BOOLEAN,
+    DATE,
     DURATION,
     FLOAT32,
     FLOAT64,
@@ -32,6 +34,7 @@ from penstock.types import (
     INT32,
     INT64,
     STRING,
+    TIME,
     TIMESTAMP,
     UINT64,
     DataType,
@@ -110,6 +113,8 @@ AGAINST_DUCKDB: dict[str, tuple[Expr, str]] = {
     "n_unique": (i.n_unique(), "count(DISTINCT i)"),
     "n_unique_f": (f.n_unique(), "count(DISTINCT f)"),
     "n_unique_s": (s.n_unique(), "count(DISTINCT s)"),
+    "mode": (s.mode(), "mode(s ORDER BY __event_time)"),
+    "mode_f": (f.mode(), "mode(f + 0.0 ORDER BY __event_time)"),
     "collect": (s.collect(), "list(s ORDER BY __event_time)"),
     "collect_r": (col("r").collect(), "list(r ORDER BY __event_time)"),
     "quantile": (i.quantile(0.3), "quantile_cont(i, 0.3)"),
@@ -242,6 +247,49 @@ def test_with_equal_event_times_collect_keeps_arrival(frame: pl.DataFrame, data:
     got = in_pieces(plan, frame, data)
     check_same(got.select("k", "c"), frame.group_by("k").agg(c=pl.col("n")).sort("k"))
     assert all((a, b) == (c[0], c[-1]) for a, b, c in got.select("a", "b", "c").rows())
+
+
+_REPEATED: dict[DataType, list[Any]] = {
+    INT64: [-(2**63), 0, 7],
+    UINT64: [0, 1, 2**64 - 1],
+    FLOAT64: [math.nan, -0.0, 0.0, math.inf, 1.5],
+    FLOAT32: [math.nan, -0.0, 0.0, -math.inf],
+    STRING: ["", "a", "é"],
+    BINARY: [b"", b"\x00", b"a"],
+    BOOLEAN: [True, False],
+    TIMESTAMP: [EPOCH, EPOCH + timedelta(microseconds=1)],
+    DURATION: [timedelta(0), timedelta(microseconds=-1)],
+    DATE: [date(1, 1, 1), date(2024, 2, 29)],
+    TIME: [time(0), time(12, 30)],
+    DecimalType(30, 2): [Decimal("-1.10"), Decimal("0.00"), Decimal("1.10")],
+}
+
+
+@settings(deadline=None, max_examples=120)
+@given(st.sampled_from(list(_REPEATED)), st.sampled_from([None, "few", "one"]), st.data())
+def test_the_mode_is_the_first_of_the_most_frequent_values_or_the_least(kind: DataType, times: Any, data: Any) -> None:
+    """Row by row in Python: of every type, by event time, then arrival, or arrival alone, in any batches and merges."""
+    values = data.draw(st.lists(st.none() | st.sampled_from(_REPEATED[kind]), min_size=1, max_size=16))
+    each = st.just(0) if times == "one" else st.integers(0, 4)
+    at = data.draw(st.lists(each, min_size=len(values), max_size=len(values)))
+    keys = data.draw(st.lists(st.integers(1, 2), min_size=len(values), max_size=len(values)))
+    frame = pl.DataFrame(
+        {"k": keys, "x": pl.Series(values, dtype=polars_type(kind)), EVENT_TIME: pl.Series(at, dtype=pl.Int64)}
+    )
+    schema = Schema((Field("k", INT64), Field("x", kind, nullable=True)))
+    aggregates = [("first", col("x").mode()), ("least", col("x").mode("least"))]
+    plan = AggregatePlan.build(aggregates, schema, event_time=times is not None)
+    expected: list[tuple[Any, ...]] = []
+    for key in sorted(set(keys)):
+        rows = [(time, x) for k, time, x in zip(keys, at, values, strict=True) if k == key and x is not None]
+        ordered = sorted(rows, key=lambda row: row[0]) if times else rows
+        found = multimode("nan" if x != x else x for _, x in ordered)  # in the order in which they came
+        least = min(found, key=lambda x: (x == "nan", x) if isinstance(x, float) or x == "nan" else x, default=None)
+        expected.append((key, found[0] if found else None, least))
+    got = in_pieces(plan, frame if times else frame.drop(EVENT_TIME), data)
+    assert [tuple("nan" if x != x else x for x in row) for row in got.rows()] == expected
+    zeros = [x for row in got.rows() for x in row[1:] if isinstance(x, float) and x == 0]
+    assert all(math.copysign(1, zero) == 1 for zero in zeros)
 
 
 @pytest.mark.parametrize("expr", [expr for expr, _ in AGAINST_DUCKDB.values()], ids=list(AGAINST_DUCKDB))
@@ -431,6 +479,8 @@ FILTERED: dict[str, tuple[Expr, str]] = {
     "first": (s.first(filter=p), "first(s ORDER BY __event_time) FILTER (p)"),
     "last": (i.last(filter=i > 0), "last(i ORDER BY __event_time) FILTER (i > 0)"),
     "last_l": (col("l").last(filter=p), "last(l ORDER BY __event_time) FILTER (p)"),
+    "mode": (i.mode(filter=p), "mode(i ORDER BY __event_time) FILTER (p)"),
+    "mode_least": (s.mode("least", filter=p), "mode(s ORDER BY s) FILTER (p)"),
     "collect": (s.collect(filter=p), "coalesce(list(s ORDER BY __event_time) FILTER (p), [])"),
     "distinct": (i.collect_distinct(), "coalesce(list_sort(list(DISTINCT i) FILTER (i IS NOT NULL)), [])"),
     "distinct_s": (
@@ -581,6 +631,7 @@ def test_partials_of_before_ties_were_broken_by_time_are_converted() -> None:
         (n.first(filter=i), r"filter= needs a condition, got int64"),
         (n.sum(filter=i), r"when\(\) needs boolean, got int64"),
         (col("r").collect_distinct(), "needs"),
+        (col("l").mode(), r"needs a column without parts, got list\[string\]"),
     ],
 )
 def test_wrong_arguments_of_aggregates_are_refused(expr: Expr, message: str) -> None:
@@ -739,8 +790,9 @@ def aggregates_of(name: str) -> Iterator[Expr]:
         this.last, this.collect, this.collect_distinct, this.n_unique, this.approx_n_unique,
         lambda: count(filter=this), lambda: other.first(filter=this), lambda: other.last(filter=this),
         lambda: this.first(filter=flag), lambda: this.last(filter=flag), lambda: this.collect(filter=flag),
-        lambda: this.quantile(0.5), lambda: this.approx_quantile(0.5), lambda: other.max_by(this),
-        lambda: other.min_by(this), lambda: other.top_k_by(this, 2), lambda: other.bottom_k_by(this, 2),
+        lambda: this.quantile(0.5), this.mode, lambda: this.mode("least"), lambda: this.approx_quantile(0.5),
+        lambda: other.max_by(this), lambda: other.min_by(this),
+        lambda: other.top_k_by(this, 2), lambda: other.bottom_k_by(this, 2),
     ]  # fmt: skip
     for make in made:
         with suppress(PipelineError):

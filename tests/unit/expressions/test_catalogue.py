@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PipelineError
+from penstock.expressions import functions_sql
 from penstock.expressions.catalogue import CATALOGUE, SECTIONS, function, markdown
 
 ROOT = Path(__file__).parents[3]
@@ -19,7 +20,7 @@ def test_the_page_is_current() -> None:
 
 def test_names_are_unique_and_documented() -> None:
     """Every row has a name of its own, a usage and a sentence."""
-    rows = [row for _, section in SECTIONS for row in section]
+    rows = [row for section in (*(rows for _, rows in SECTIONS), functions_sql.ROWS) for row in section]
     assert len(rows) == len(CATALOGUE)
     assert all(row.usage and row.doc.endswith(".") for row in rows)
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import DecimalType, PipelineError, coalesce, col, count, lit, max_horizontal, when
-from penstock.decimals import of_units, units_of
+from penstock.core.decimals import of_units, units_of
 from penstock.errors import UserCodeError
 from penstock.expressions import AggregatePlan, Expr, from_json, output_field, to_json, to_polars
 from penstock.testing import evaluate

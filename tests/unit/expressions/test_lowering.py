@@ -235,14 +235,14 @@ def test_nested_expressions_give_the_inferred_type(expr: Expr) -> None:
 
 
 def test_every_function_of_the_catalogue_is_covered_here() -> None:
-    """No row of the catalogue escapes the tests of types, but for `hash` and `json.decode`, which have their own."""
+    """No row escapes the tests of types, but for `hash`, `json.decode` and those of SQL, which have their own."""
     used = {
         part.function
         for expr in (*(f(col("s")) for f in UNARY), *(f(col("s"), col("s")) for f in BINARY_FUNCTIONS))
         for part in walk(expr.node)
         if isinstance(part, Call)
     }
-    assert set(CATALOGUE) - used == {"hash", "json.decode"}
+    assert {name for name in CATALOGUE if not name.startswith("sql.")} - used == {"hash", "json.decode"}
 
 
 def test_hash_is_the_projects_own_and_never_null() -> None:
@@ -286,3 +286,24 @@ def test_division_of_floats_is_pythons_to_the_bit(operator: str, pairs: Any, con
     assert [list(map(repr, row)) for row in got.rows()] == [list(map(repr, row)) for row in wanted]
     missing = frame.with_columns(b=pl.lit(None, pl.Float64))
     assert missing.select(to_polars(both, Schema((schema.field("a", ""), Field("b", FLOAT64, True)))))["a"].null_count()
+
+
+@pytest.mark.parametrize("values", [[97, 95], [1, 2], [None, None], [1, 99, None], []])
+def test_every_row_has_a_value(values: list[int | None]) -> None:
+    """Also where constants are compared with cases of constants, and all rows of a batch take the same branch."""
+    schema = Schema((Field("a", INT64, nullable=True),))
+    case = when(col("a") > 50).then(3).otherwise(4)
+    is_high = when(col("a") > 50).then(lit(True)).otherwise(lit(False))
+    frame = pl.DataFrame({"a": pl.Series(values, dtype=pl.Int64)})
+    for expr in (
+        lit(3) == case, lit(3) != case, lit(3) < case, lit(3) <= case, lit(3) > case, lit(3) >= case,
+        lit(1) + lit(2) == case,
+        case == lit(3), lit(3).nullif(case), when(lit(3) == case).then(1).otherwise(2), lit(3).is_between(case, case),
+        (lit(3) < case) & (lit(4) == case), lit(1) == when(lit(3) == case).then(1).otherwise(0), lit(True) == is_high,
+        lit(1) + case, lit(3).is_in([1]) == (case == 3), lit(None).fill_null(case) == 3,
+    ):  # fmt: skip
+        expected = [to_polars(expr, schema, "test").alias("x")]
+        found = frame.select(expected)["x"]
+        assert len(found) == len(values), expr
+        one_by_one = [frame[place : place + 1].with_columns(expected)["x"][0] for place in range(len(values))]
+        assert found.to_list() == one_by_one, expr

@@ -24,10 +24,10 @@ from penstock import (
 )
 from penstock.connectors import collecting, iterables, kafka
 from penstock.errors import IncompatibleStateError
-from penstock.graph.describe import check_signature, state_signature
 from penstock.graph.executiongraph import ExecutionGraph
 from penstock.graph.explain import explain_dot, explain_text
 from penstock.graph.jobgraph import build_job_graph, graph_from_json
+from penstock.plan.signatures import check_signature, state_signature
 from penstock.protocol.frames import Channel
 from penstock.protocol.messages import SubtaskId
 from penstock.protocol.outputs import OutputId

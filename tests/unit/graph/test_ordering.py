@@ -26,8 +26,7 @@ from penstock import (
 from penstock.connectors import collecting, iterables
 from penstock.expressions.aggregate_rules import AGGREGATES
 from penstock.graph.jobgraph import build_job_graph
-from penstock.graph.ordering import arrival_decides
-from penstock.spark.arrival import Arrival
+from penstock.spark.arrival_order import ArrivalOrderAnalysis
 from penstock.spark.engine import batch_graph
 
 
@@ -58,6 +57,8 @@ CASES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "batches": (lambda s: s.map_batches(lambda batch: batch), "the batches"),
     "window": (lambda s: s.key_by("key").window(MINUTE).agg(n=count(), total=col("price").sum()), ""),
     "session": (lambda s: s.key_by("key").window(session("1m")).agg(n=count()), ""),
+    "mode": (lambda s: s.key_by("key").window(MINUTE).agg(usual=col("price").mode()), "usual: which of several most"),
+    "mode-least": (lambda s: s.key_by("key").window(MINUTE).agg(usual=col("price").mode("least")), ""),
     "collect": (lambda s: s.key_by("key").window(MINUTE).agg(all=col("price").collect()), "all: the places of rows"),
     "best": (lambda s: s.key_by("key").window(MINUTE).agg(b=col("price").max_by("price")), "b: which of several best"),
     "agg": (lambda s: s.key_by("key").agg(n=count()), "the rows of a key before its last"),
@@ -96,7 +97,7 @@ def test_every_operator_says_what_arrival_decides(case: str) -> None:
     """Nothing, or what."""
     p = Pipeline("ordering")
     declare, expected = CASES[case]
-    said = arrival_decides(declare(read(p))._node)
+    said = declare(read(p))._node.traits.arrival
     assert said.startswith(expected)
     assert bool(said) == bool(expected)
 
@@ -112,7 +113,7 @@ def test_every_aggregate_whose_partials_cannot_be_merged_in_any_order_says_why()
 
 def notes(p: Pipeline) -> list[str]:
     graph = batch_graph(p.plan, 2)
-    arrival = Arrival(graph, p.plan)
+    arrival = ArrivalOrderAnalysis(graph, p.plan)
     return [
         f"{operator.verb}: {note}"
         for vertex in graph.vertices
@@ -151,4 +152,4 @@ def test_a_stream_carries_no_more_than_before() -> None:
     windows.side(LATE).write(collecting.Sink())
     assert build_job_graph(p.plan, 2).vertices
     assert not p.plan.carries_watermarks(bids._node)
-    assert Arrival(batch_graph(p.plan, 2), p.plan).plan.carries_watermarks(bids._node)
+    assert ArrivalOrderAnalysis(batch_graph(p.plan, 2), p.plan).plan.carries_watermarks(bids._node)

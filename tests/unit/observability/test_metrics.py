@@ -1,24 +1,42 @@
-"""The catalogue of metrics and the text in which Prometheus reads them."""
+"""The catalogue of metrics and the formats in which Prometheus reads them."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import re
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+import prometheus_client.openmetrics.parser as openmetrics_parser
+import prometheus_client.parser as text_parser
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client import generate_latest
+from prometheus_client.core import Metric as Family
+from prometheus_client.exposition import choose_encoder
 
 from penstock.coordination.job_progress import CheckpointProgress, JobProgress
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.graph.jobgraph import PUBLISH, JobGraph, JobOperator, JobVertex
 from penstock.observability import metrics
-from penstock.observability.metrics import CATALOGUE, Metric, Sample, markdown, prometheus_text, samples
+from penstock.observability.metrics import CATALOGUE, Metric, Sample, Snapshot, markdown, samples
 from penstock.protocol.messages import OperatorMetrics, SubtaskId, TaskProgress, TaskStatus
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 SINK = JobOperator("n0", "sink", PUBLISH, (), [], False, {}, "")
 GRAPH = JobGraph("flights", 1, 240, (JobVertex("v0", "sink", 2, 240, "default", (SINK,)),))
+
+RESERVED = ("_created", "_info", "_sum", "_count", "_bucket", "_gsum", "_gcount")
+FORMATS = [
+    pytest.param("text/plain;version=0.0.4", text_parser, id="text"),
+    pytest.param("application/openmetrics-text;version=1.0.0", openmetrics_parser, id="OpenMetrics"),
+]
+
+
+def read(accept: str, parser: Any, given: Iterable[Sample]) -> list[Family]:
+    """What a parser of Prometheus' own library finds in the format that a scraper accepts."""
+    encoder, _ = choose_encoder(accept)
+    return list(parser.text_string_to_metric_families(encoder(Snapshot(given)).decode()))
 
 
 def progress(watermark: int = 2_000_000) -> JobProgress:
@@ -50,13 +68,17 @@ def values(found: JobProgress) -> dict[str, float]:
 
 
 def test_the_catalogue_follows_prometheus_conventions() -> None:
-    """Names are unique, begin alike, counters end in _total, units stand in the name, help is a sentence."""
+    """Names are unique, begin alike, counters end in _total, units stand in the name, help is a sentence.
+
+    No other suffix has a meaning of its own in OpenMetrics.
+    """
     names = [metric.name for metric in CATALOGUE]
     assert len(set(names)) == len(names)
     for metric in CATALOGUE:
         assert re.fullmatch(r"penstock_[a-z_]+", metric.name)
         assert metric.name.endswith("_total") == (metric.kind == "counter")
-        assert metric.unit in metric.name or metric.unit in ("attempts",)
+        assert not metric.name.endswith(RESERVED)
+        assert metric.unit in metric.name
         assert metric.help.endswith(".")
 
 
@@ -115,47 +137,71 @@ def test_a_watermark_at_the_ends_of_time_is_no_number() -> None:
         assert "penstock_watermark_seconds" not in values(progress(watermark))
 
 
-def test_the_text_is_prometheus_exposition_format() -> None:
-    """HELP and TYPE once per metric, then its samples; quotes, backslashes and newlines are escaped."""
-    strange = {"job_name": 'a"b\\c\nd'}
-    text = prometheus_text(
-        [
-            Sample(metrics.ATTEMPT, strange, 1),
-            Sample(metrics.FAILURES, {"job_name": "x"}, 0),
-            Sample(metrics.ATTEMPT, {"job_name": "y"}, 2),
-        ]
-    )
+def test_the_text_has_a_family_per_metric() -> None:
+    """HELP and TYPE once per metric, then all its samples, wherever they stand among the others."""
+    text = generate_latest(
+        Snapshot(
+            [
+                Sample(metrics.RUNS, {"state": 'a"b\\c\nd'}, 1),
+                Sample(metrics.RUNS_ENDED, {"state": "x"}, 0),
+                Sample(metrics.RUNS, {"state": "y"}, 12_345_678),
+                Sample(metrics.LEADING, {}, 1),
+            ]
+        )
+    ).decode()
     assert text.splitlines() == [
-        "# HELP penstock_attempt Number of the attempt that runs.",
-        "# TYPE penstock_attempt gauge",
-        'penstock_attempt{job_name="a\\"b\\\\c\\nd"} 1',
-        'penstock_attempt{job_name="y"} 2',
-        "# HELP penstock_failures_total Failed attempts since its coordinator has the job.",
-        "# TYPE penstock_failures_total counter",
-        'penstock_failures_total{job_name="x"} 0',
+        f"# HELP penstock_runs {metrics.RUNS.help}",
+        "# TYPE penstock_runs gauge",
+        'penstock_runs{state="a\\"b\\\\c\\nd"} 1.0',
+        'penstock_runs{state="y"} 1.2345678e+07',
+        f"# HELP penstock_runs_ended_total {metrics.RUNS_ENDED.help}",
+        "# TYPE penstock_runs_ended_total counter",
+        'penstock_runs_ended_total{state="x"} 0.0',
+        f"# HELP penstock_leading {metrics.LEADING.help}",
+        "# TYPE penstock_leading gauge",
+        "penstock_leading 1.0",
     ]
     assert text.endswith("\n")
 
 
-def test_prometheus_reads_what_was_meant() -> None:
-    """Judged by the parser of Prometheus' own library: text that holds any character, and every kind of number."""
+@pytest.mark.parametrize(("accept", "parser"), FORMATS)
+def test_prometheus_reads_what_was_meant(accept: str, parser: Any) -> None:
+    """Judged by the parsers of Prometheus' own library: text that holds any character, and every kind of number."""
     anything = Metric("penstock_anything", "gauge", "things", ("name",), 'A \\ "help"\nof two lines.')
-    found = [12_345_678, 0.1 + 0.2, -1e-9, True, math.inf, -math.inf]
-    names = ["plain", 'a "quoted" name', "back\\slash\\n", "two\nlines", "{curly}, = braces", "größer ✓"]
+    found = [12_345_678, 1 << 53, 0.1 + 0.2, -1e-9, True, math.inf, -math.inf]
+    names = ["plain", "", 'a "quoted" name', "back\\slash\\n", "two\nlines", "{curly}, = braces", "größer ✓"]
     given = [Sample(anything, {"name": name}, value) for name, value in zip(names, found, strict=True)]
     given.append(Sample(anything, {"name": "none"}, math.nan))
-    (gauge,) = text_string_to_metric_families(prometheus_text(given))
+    (gauge,) = read(accept, parser, given)
     assert gauge.type == "gauge"
     assert gauge.documentation == anything.help
-    read = {sample.labels["name"]: sample.value for sample in gauge.samples}
-    assert math.isnan(read.pop("none"))
-    assert read == dict(zip(names, found, strict=True))
+    values = {sample.labels["name"]: sample.value for sample in gauge.samples}
+    assert math.isnan(values.pop("none"))
+    assert values == dict(zip(names, found, strict=True))
 
 
-@pytest.mark.parametrize("metric", CATALOGUE, ids=lambda metric: metric.name)
-def test_every_metric_is_read_under_its_name(metric: Metric) -> None:
-    """As a counter or as a gauge, with its labels."""
-    labels = dict.fromkeys(metric.labels, "x")
-    (family,) = text_string_to_metric_families(prometheus_text([Sample(metric, labels, 2)]))
-    assert (family.type, family.documentation) == (metric.kind, metric.help)
-    assert [(one.name, one.labels, one.value) for one in family.samples] == [(metric.name, labels, 2)]
+@pytest.mark.parametrize(("accept", "parser"), FORMATS)
+def test_every_metric_is_read_under_its_name(accept: str, parser: Any) -> None:
+    """As a counter or as a gauge, with its labels, in either format; in OpenMetrics no two names clash."""
+    given = [Sample(metric, dict.fromkeys(metric.labels, "x"), 2) for metric in CATALOGUE]
+    families = read(accept, parser, given)
+    assert [(family.type, family.documentation) for family in families] == [(one.kind, one.help) for one in CATALOGUE]
+    found = [(sample.name, sample.labels, sample.value) for family in families for sample in family.samples]
+    assert found == [(one.metric.name, one.labels, one.value) for one in given]
+
+
+def test_openmetrics_tells_units() -> None:
+    """Of every metric whose name ends with its unit; a unit within a name, as in `rows_in`, cannot be told."""
+    given = [Sample(metric, dict.fromkeys(metric.labels, "x"), 2) for metric in CATALOGUE]
+    accept, parser = FORMATS[1].values
+    units = {family.name: family.unit for family in read(str(accept), parser, given)}
+    assert set(units.values()) >= {"seconds", "bytes", "rows", ""}
+    assert units["penstock_busy_seconds"] == "seconds"
+    assert units["penstock_state_size_bytes"] == "bytes"
+    assert units["penstock_rows_in"] == units["penstock_leading"] == ""
+
+
+def test_a_sample_without_a_label_of_its_metric_is_refused() -> None:
+    """Rather than shown as another series."""
+    with pytest.raises(KeyError, match="job_id"):
+        generate_latest(Snapshot([Sample(metrics.ATTEMPT, {"job_name": "x"}, 1)]))

@@ -18,8 +18,8 @@ from penstock.client import NoAnswerError, RefusedError
 from penstock.client.documents import ArtifactDescription
 from penstock.client.run_documents import RunOptions, RunSubmission
 from penstock.client.schedule_documents import ScheduleSubmission
+from penstock.core.times import to_micros
 from penstock.runs.schedule_store import SCHEDULES
-from penstock.times import to_micros
 from penstock_pipeline import schedules as schedules_module
 from penstock_pipeline import service as service_module
 

@@ -14,14 +14,14 @@ from msgspec.structs import replace
 from small_pipeline import DONE, Process, SetClock, SmallPipeline, until
 
 from penstock.adapters.memory import MemoryBlobs
-from penstock.observability.metrics import prometheus_text
+from penstock.core.times import to_micros
+from penstock.observability import metrics
 from penstock.ports import BlobExistsError
 from penstock.protocol.joblog import Artifact
 from penstock.protocol.requests import RunOptions
 from penstock.runs.run_log import AttemptBegan, RunEnded, RunOutcome, Submitted
 from penstock.runs.schedule import Definition, Schedule, added, paused, removed, resumed
 from penstock.runs.schedule_store import KEPT, SCHEDULES, ScheduleStore
-from penstock.times import to_micros
 from penstock_pipeline import schedules as schedules_module
 from penstock_pipeline import service as service_module
 from penstock_pipeline.metrics import pipeline_samples
@@ -154,10 +154,10 @@ async def test_a_day_that_fails_again_and_again_stops_the_schedule() -> None:
             await until(gone, "it is over")
         await small.until_state("STOPPED")
         assert await small.submissions(DAYS[0]) == 3
-        text = prometheus_text(pipeline_samples(service, small.clock.now_us()))
-        assert 'penstock_schedule_stopped{schedule="orders"} 1' in text
-        assert 'penstock_schedule_failures_total{schedule="orders"} 3' in text
-        assert 'penstock_schedule_behind_periods{schedule="orders"} 3' in text
+        samples = pipeline_samples(service, small.clock.now_us())
+        assert metrics.Sample(metrics.SCHEDULE_STOPPED, {"schedule": "orders"}, 1) in samples
+        assert metrics.Sample(metrics.SCHEDULE_FAILURES, {"schedule": "orders"}, 3) in samples
+        assert metrics.Sample(metrics.SCHEDULE_BEHIND, {"schedule": "orders"}, 3) in samples
     async with small.service():
         await small.ticks()
         assert await small.submissions(DAYS[0]) == 3
@@ -197,9 +197,9 @@ async def test_a_pause_counts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         await small.ticks()
         assert service.schedules.known["orders"].state == "PAUSED"
         assert small.children.started == []
-        text = prometheus_text(pipeline_samples(service, small.clock.now_us()))
-        assert 'penstock_schedules{state="PAUSED"} 1' in text
-        assert "penstock_schedule_behind_periods{" not in text
+        samples = pipeline_samples(service, small.clock.now_us())
+        assert metrics.Sample(metrics.SCHEDULES, {"state": "PAUSED"}, 1) in samples
+        assert metrics.SCHEDULE_BEHIND not in {sample.metric for sample in samples}
         monkeypatch.setattr(schedules_module, "REFRESH_MS", 10)
         await small.change(resumed)
         await small.finish("orders-2026-11-04")
@@ -222,7 +222,7 @@ async def test_removed_while_its_run_is_at_work() -> None:
         await small.state(DAYS[0], "FINISHED")
         await small.ticks()
         assert small.children.started == [(DAYS[0], 1)]
-        assert "orders" not in prometheus_text(pipeline_samples(service, small.clock.now_us()))
+        assert all("orders" not in one.labels.values() for one in pipeline_samples(service, small.clock.now_us()))
         await small.add()
         await small.finish(DAYS[1])
         await small.finish(DAYS[2])

@@ -7,7 +7,7 @@ import pytest
 from small_pipeline import DONE, SmallPipeline, until
 
 from penstock.coordination.control_topics import REQUESTS
-from penstock.observability.metrics import prometheus_text
+from penstock.observability.metrics import RUN_STAGES, RUNS, RUNS_ENDED, Sample
 from penstock.ports import NewRecord
 from penstock.runs.run_log import RunHistory, RunOutcome
 from penstock.runs.run_views import PIPELINE_VIEW, PipelineView, RunView
@@ -39,9 +39,9 @@ async def test_a_run_from_request_to_end() -> None:
             return [(view.run, view.position) for view in runs] == [("one", 0), ("two", 1)]
 
         await until(shown, "the queue is shown")
-        text = prometheus_text(pipeline_samples(service, small.clock.now_us()))
-        assert 'penstock_runs{state="RUNNING"} 1' in text
-        assert 'penstock_run_done_stages{run="one",pipeline="flights"} 1' in text
+        samples = pipeline_samples(service, small.clock.now_us())
+        assert Sample(RUNS, {"state": "RUNNING"}, 1) in samples
+        assert Sample(RUN_STAGES, {"run": "one", "pipeline": "flights"}, 1) in samples
         small.children.change("one", alive=False, outcome=DONE, decided=True)
         ended = (await small.state("one", "FINISHED")).ended
         assert ended is not None
@@ -54,7 +54,7 @@ async def test_a_run_from_request_to_end() -> None:
             return await small.store.active() == ["two"] and small.children.forgotten == ["one"]
 
         await until(retired, "nothing of the first is left")
-        assert 'penstock_runs_ended_total{state="FINISHED"} 1' in prometheus_text(pipeline_samples(service, 0))
+        assert Sample(RUNS_ENDED, {"state": "FINISHED"}, 1) in pipeline_samples(service, 0)
 
 
 async def test_requests_that_were_passed_over_are_passed_over_again() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.errors import ProtocolError
 from penstock.protocol.channels import AdvanceWatermark, Align, BecomeIdle, Deliver, GapError, InputGate
 from penstock.protocol.frames import Channel, Frame, FrameKind
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 ATTEMPT, OTHER = "a" * 32, "b" * 32
 LEFT, RIGHT = Channel(0, 0), Channel(0, 1)

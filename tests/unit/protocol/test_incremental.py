@@ -30,24 +30,24 @@ def test_a_checkpoint_that_names_what_may_be_gone_is_found():
     assert live.keys == {"2/op", "3/op"}
 
 
-def chain(window: int, *sizes: int) -> Chain:
-    return Chain(tuple((Handle(f"{window}/{number}", "", size),) for number, size in enumerate(sizes)), window)
+def chain(epoch: int, *sizes: int) -> Chain:
+    return Chain(tuple((Handle(f"{epoch}/{number}", "", size),) for number, size in enumerate(sizes)), epoch)
 
 
 def test_a_snapshot_builds_on_the_newest_complete_that_the_subtask_was_told_of():
     """Not on one that was taken and is not complete, not on a canonical one, and not on an older one told again."""
     chains = SnapshotChains()
-    chains.taken(1, {"op": chain(1, 100)})
+    chains.snapshot_stored(1, {"op": chain(1, 100)})
     assert chains.base("op") is None
     chains.completed(1)
-    chains.taken(2, {"op": chain(2, 100, 1)})
+    chains.snapshot_stored(2, {"op": chain(2, 100, 1)})
     assert chains.base("op") == chain(1, 100)
-    chains.taken(3, {"op": chain(3, 100, 1)})
+    chains.snapshot_stored(3, {"op": chain(3, 100, 1)})
     chains.completed(3)
     chains.completed(1)
     assert chains.base("op") == chain(3, 100, 1)
     assert chains.base("other") is None
-    chains.taken(4, {})
+    chains.snapshot_stored(4, {})
     chains.completed(4)
     assert chains.base("op") is None
 

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from penstock.coordination.cluster_view import TaskView
+from penstock.core.times import MIN_WATERMARK
 from penstock.protocol.messages import OperatorMetrics, SubtaskId, TaskProgress, TaskStatus
-from penstock.times import MIN_WATERMARK
 
 STATUS = TaskStatus(
     "job", "attempt", SubtaskId("v", 0), "running", metrics={"read": OperatorMetrics(rows_in=5, rows_out=4)},

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.protocol.watermarks import CombinedProgress, InputProgress, combined, least
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 IDLE, ACTIVE = "idle", "active"
 Said = int | str

@@ -8,10 +8,10 @@ from zoneinfo import ZoneInfo
 
 from msgspec.structs import replace
 
+from penstock.core.times import to_micros
 from penstock.protocol.joblog import Artifact
 from penstock.protocol.requests import RunOptions
 from penstock.runs.schedule import Definition
-from penstock.times import to_micros
 
 ZONE = "Europe/Berlin"
 DAY = Definition(

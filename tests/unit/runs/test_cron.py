@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.core.times import from_micros, to_micros
 from penstock.errors import UsageError
 from penstock.runs.cron import Cron
-from penstock.times import from_micros, to_micros
 
 BERLIN = "Europe/Berlin"
 

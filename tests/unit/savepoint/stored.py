@@ -12,8 +12,8 @@ from typing import Any
 import polars as pl
 
 from penstock.adapters.memory import MemoryBlobs
-from penstock.graph.describe import state_signature
-from penstock.graph.logical import Node
+from penstock.plan.logical import Node
+from penstock.plan.signatures import state_signature
 from penstock.protocol.joblog import StateBackend
 from penstock.protocol.keygroups import key_group_range
 from penstock.protocol.manifests import Manifest, decode_manifest, encode_manifest

@@ -16,9 +16,9 @@ from stored import UID, export, restored
 from penstock import Pipeline, col, count, savepoint, session, sliding, tumbling
 from penstock.cli.main import main
 from penstock.connectors import collecting, iterables
+from penstock.core.times import MAX_WATERMARK, to_micros
 from penstock.errors import IncompatibleStateError, UsageError
 from penstock.testing.harness import OperatorHarness
-from penstock.times import MAX_WATERMARK, to_micros
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

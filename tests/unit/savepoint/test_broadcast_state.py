@@ -26,7 +26,8 @@ from penstock import (
 )
 from penstock.adapters.memory import MemoryBlobs
 from penstock.errors import CorruptDataError, UsageError
-from penstock.graph.logical import Node, ProcessRows
+from penstock.plan.logical import Node
+from penstock.plan.operations.process_rows import ProcessRows
 from penstock.protocol.keygroups import key_group_range
 from penstock.protocol.manifests import Manifest, objects_beside, with_beside
 from penstock.protocol.messages import BesideKeys

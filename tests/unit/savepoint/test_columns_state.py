@@ -10,18 +10,27 @@ import pytest
 from stored import UID, export
 
 from penstock import Pipeline, col, count, savepoint
-from penstock.batches import EVENT_TIME
 from penstock.connectors import collecting, iterables
-from penstock.graph.logical import RETRACTED, AggregateChanges, Join, Node, Over, RegularJoin, Top
+from penstock.core.batches import EVENT_TIME
+from penstock.core.times import to_micros
+from penstock.functions.windows.definitions import RETRACTED
+from penstock.plan.logical import Node
+from penstock.plan.operations.aggregate_changes import AggregateChanges
+from penstock.plan.operations.join import Join
+from penstock.plan.operations.over import Over
+from penstock.plan.operations.over_current import OverCurrent
+from penstock.plan.operations.regular_join import RegularJoin
+from penstock.plan.operations.temporal_filter import TemporalFilter
+from penstock.plan.operations.top import Top
 from penstock.savepoint.listing import rows_of
 from penstock.testing.harness import OperatorHarness
-from penstock.times import to_micros
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AT_ONCE, LATER = 1, 50
 OPERATIONS = {
     "as-of join": Join, "join in time": Join, "join by key": RegularJoin, "over": Over, "top": Top,
-    "min of changes": AggregateChanges, "top of changes": Top,
+    "min of changes": AggregateChanges, "top of changes": Top, "over changes": OverCurrent,
+    "temporal filter": TemporalFilter,
 }  # fmt: skip
 
 
@@ -45,12 +54,18 @@ def node_of(verb: str) -> Node:
             stream = left.join(right, on="key", how="left")
         case "over":
             stream = left.key_by("key").over().with_columns(total=col("value").sum())
+        case "temporal filter":
+            stream = left.key_by("key").top(1, by="value").temporal_filter(valid_until=col("at") + timedelta(hours=1))
         case "top":
             stream = left.key_by("key").top(2, by="value")
         case _:
             totals = left.key_by("key").agg(n=count(), value=col("value").sum())
             keyed = totals.key_by("key")
-            stream = keyed.top(1, by="value") if verb == "top of changes" else keyed.agg(least=col("value").min())
+            stream = {
+                "top of changes": lambda: keyed.top(1, by="value"),
+                "over changes": lambda: keyed.over("value").with_columns(total=col("value").sum()),
+                "min of changes": lambda: keyed.agg(least=col("value").min()),
+            }[verb]()
     stream.write(collecting.Sink())
     return next(node for node in reversed(list(pipeline.plan)) if type(node.operation) is OPERATIONS[verb])
 
@@ -63,8 +78,10 @@ def frame_of(source: Node, key: str, value: int, second: int) -> pl.DataFrame:
         "value": value,
         "value_right": value,
         "n": 1,
+        "rank": 1,
         "at": at,
         "at_right": at,
+        "valid_until": at + timedelta(hours=1),
         RETRACTED: False,
         EVENT_TIME: to_micros(at),
     }

@@ -10,7 +10,9 @@ import polars as pl
 from stored import GROUPS, UID, export, restored
 
 from penstock import savepoint
-from penstock.graph.logical import CallSettings, MapAsync, Node
+from penstock.plan.logical import Node
+from penstock.plan.operations.calls import CallSettings
+from penstock.plan.operations.map_async import MapAsync
 from penstock.savepoint.listing import entries_of, rows_of
 from penstock.testing.harness import OperatorHarness, input_node
 from penstock.types import schema_of

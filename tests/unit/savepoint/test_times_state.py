@@ -10,9 +10,10 @@ import pytest
 from stored import GROUPS, UID, export, restored
 
 from penstock import savepoint
-from penstock.batches import EVENT_TIME
+from penstock.core.batches import EVENT_TIME
 from penstock.errors import UsageError
-from penstock.graph.logical import AssignProcessingTime, Node
+from penstock.plan.logical import Node
+from penstock.plan.operations.event_time import AssignProcessingTime
 from penstock.savepoint.listing import entries_of, rows_of
 from penstock.testing.harness import OperatorHarness, input_node
 from penstock.types import schema_of

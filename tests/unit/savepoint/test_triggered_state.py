@@ -13,9 +13,9 @@ from stored import UID, export, restored
 
 from penstock import Pipeline, col, every, savepoint, tumbling
 from penstock.connectors import collecting, iterables
+from penstock.core.times import MAX_WATERMARK
 from penstock.errors import UsageError
 from penstock.testing.harness import OperatorHarness
-from penstock.times import MAX_WATERMARK
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 NAMES = ["memory", "partials", "rows", "timers", "windows"]

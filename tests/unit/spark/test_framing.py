@@ -9,7 +9,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from penstock.batches import EVENT_TIME, WATERMARK
+from penstock.core.batches import EVENT_TIME, WATERMARK
 from penstock.spark import framing
 from penstock.spark.framing import FrameMerger, cut, frame_schema
 from penstock.types import Field, ListType, Scalar, Schema

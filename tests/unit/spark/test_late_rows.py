@@ -9,9 +9,10 @@ import polars as pl
 import pytest
 
 from penstock import Pipeline, count, tumbling
-from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.connectors import collecting, iterables
-from penstock.graph.logical import Node, WindowAggregate
+from penstock.core.batches import EVENT_TIME, WATERMARK
+from penstock.plan.logical import Node
+from penstock.plan.operations.window_aggregate import WindowAggregate
 from penstock.spark.late_rows import LateRowsKept
 from penstock.state.hashing import key_groups
 

@@ -17,7 +17,7 @@ from penstock.connectors import console, files, http, kafka, redis
 from penstock.connectors.base import EndOfSplit
 from penstock.errors import PipelineError, UsageError
 from penstock.graph.jobgraph import JobGraph
-from penstock.spark.arrival import Arrival
+from penstock.spark.arrival_order import ArrivalOrderAnalysis
 from penstock.spark.engine import batch_graph
 from penstock.spark.packing import Packing, divided, packs
 from penstock.spark.progress import SplitReport, split_reports
@@ -196,11 +196,11 @@ def test_an_archive_is_read_in_parts(tmp_path: Path) -> None:
         split_reports(reports, source)
 
 
-def graph_of(sink: Any) -> tuple[JobGraph, Arrival]:
+def graph_of(sink: Any) -> tuple[JobGraph, ArrivalOrderAnalysis]:
     p = Pipeline("p")
     p.read(files.Source("in", schema=Row)).write(sink)
     graph = batch_graph(p.plan, 2)
-    return graph, Arrival(graph, p.plan)
+    return graph, ArrivalOrderAnalysis(graph, p.plan)
 
 
 def test_parts_of_a_file_have_one_publisher(tmp_path: Path) -> None:

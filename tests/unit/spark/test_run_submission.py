@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.api.loading import load_pipeline
 from penstock.client.run_documents import RunOptions
 from penstock.connectors import collecting
 from penstock.errors import UsageError
+from penstock.loading import load_pipeline
 from penstock.spark.run_submission import prepare_run
 
 PIPELINE = """

@@ -21,15 +21,19 @@ import pytest
 
 from penstock import Pipeline, count
 from penstock.connectors import iterables
-from penstock.graph.logical import Deduplicate, RunningAggregate, RunningReduce, ToChanges, Top
+from penstock.plan.operations.deduplicate import Deduplicate
+from penstock.plan.operations.running_aggregate import RunningAggregate
+from penstock.plan.operations.running_reduce import RunningReduce
+from penstock.plan.operations.to_changes import ToChanges
+from penstock.plan.operations.top import Top
 from penstock.protocol.keygroups import key_group_range
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import Handle, SubtaskSnapshot
 from penstock.savepoint.places import LocalPlace
 from penstock.savepoint.segments import segments_of
-from penstock.spark import untouched
+from penstock.spark import state_passthrough
 from penstock.spark.state import ADOPTED_AT_ONCE, Keeping, Restoring, SavedState, kept_runs
-from penstock.spark.untouched import Asked, Untouched, is_by_key_alone
+from penstock.spark.state_passthrough import ActiveKeys, StatePassthrough, is_by_key_alone
 from penstock.state import deltas
 from penstock.state.keyed_backend import EVENT_TIMERS, PROCESSING_TIMERS
 from penstock.state.segments import decode_segment, encode_segments
@@ -116,16 +120,18 @@ class Job:
         owned = key_group_range(subtask, parallelism, GROUPS)
         keeping = Keeping(str(self.folder(number)), f"{attempt}-{subtask}")
         keeping._place = Mortal(self.folder(number), lives)
-        others, given, now_us = Untouched("op"), list[tuple[int, bytes]](), number * 10
+        others, given, now_us = StatePassthrough("op"), list[tuple[int, bytes]](), number * 10
         if self.manifest is not None:
             former = str(self.folder(self.number))
             restoring = Restoring(SavedState(msgspec.json.encode(self.manifest), former), subtask, parallelism)
             runs = restoring.runs("op", owned)
-            others = Untouched("op", kept_runs(runs, number))
+            others = StatePassthrough("op", kept_runs(runs, number))
             if others.kept:
                 keeping.build_on("op", runs[: others.kept], LocalPlace(Path(former)))
-            asked = Asked.by([pl.DataFrame({"key": pl.Series(list(rows), dtype=pl.Int64)})], ["key"], watermark, now_us)
-            given = others.taken(restoring.stored("op", owned), None if self.flows else asked)
+            asked = ActiveKeys.by(
+                [pl.DataFrame({"key": pl.Series(list(rows), dtype=pl.Int64)})], ["key"], watermark, now_us
+            )
+            given = others.take_active(restoring.stored("op", owned), None if self.flows else asked)
         held: Entries = {}
         for _, data in given:
             held |= entries_of(decode_segment(data, "op")[1].select(*COLUMNS))
@@ -292,18 +298,18 @@ def test_a_step_writes_what_it_changes(tmp_path: Path) -> None:
     assert sum(deltas_read) / len(deltas_read) < 4
 
 
-_REPLACED = untouched._Group.replaced
+_REPLACED = state_passthrough._Group.replaced
 MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "later runs replace nothing": (deltas, "counted", list),
     "a delta does not say what it replaces": (
-        untouched, "delta_by_key", lambda header, rows, replaced: deltas.delta_by_key(header, rows, replaced[:0]),
+        state_passthrough, "delta_by_key", lambda header, rows, replaced: deltas.delta_by_key(header, rows, replaced[:0]),
     ),
     "a delta forgets what the deltas it takes in replace": (
-        untouched._Group, "replaced", lambda it, first: _REPLACED(dataclasses.replace(
+        state_passthrough._Group, "replaced", lambda it, first: _REPLACED(dataclasses.replace(
             it, layers=[dataclasses.replace(layer, replaced=None) for layer in it.layers]), first),
     ),
-    "a delta forgets the rows of the deltas that it takes in": (untouched._Group, "left", lambda it, first: []),
-    "other forms are put beside each other": (untouched, "_are_alike", lambda parts: True),
+    "a delta forgets the rows of the deltas that it takes in": (state_passthrough._Group, "left", lambda it, first: []),
+    "other forms are put beside each other": (state_passthrough, "_are_alike", lambda parts: True),
     "key groups of others are named, too": (
         Restoring, "runs", lambda it, operator, owned: it._parts[operator][0].runs if operator in it._parts else (),
     ),

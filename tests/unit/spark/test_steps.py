@@ -109,7 +109,7 @@ def test_a_split_is_idle_when_it_was_silent_for_long_enough_not_for_a_step() -> 
     silence, sources = Silence(topic("10s")), topic("10s")
 
     def look(now_s: int, beginning: RunBeginning) -> tuple[bool, bool]:
-        judged = silence.judged(beginning, now_s * 1_000_000)
+        judged = silence.with_awake_splits(beginning, now_s * 1_000_000)
         return judged.splits["in"][0].awake, is_due(judged, sources)
 
     assert look(0, split(5, 9)) == (True, True)
@@ -124,5 +124,5 @@ def test_a_split_is_idle_when_it_was_silent_for_long_enough_not_for_a_step() -> 
 
 def test_without_idle_after_a_silent_split_is_waited_for() -> None:
     """As in streaming."""
-    judged = Silence(topic()).judged(split(5, 5), 10**15)
+    judged = Silence(topic()).with_awake_splits(split(5, 5), 10**15)
     assert not is_due(judged, topic())

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.errors import IncompatibleStateError, PipelineError, UsageError
 from penstock.expressions import Accumulator
-from penstock.process_functions import (
+from penstock.functions.process_functions import (
     AggregatingState,
     BroadcastState,
     KeyedProcess,
@@ -30,9 +30,9 @@ from penstock.process_functions import (
     describe_states,
     process_types,
 )
+from penstock.functions.windows.partials import of_partials
 from penstock.state.compatibility import check_states, is_widened
 from penstock.state.declarations import declared_states
-from penstock.window_accounts import of_partials
 
 
 @dataclasses.dataclass
@@ -356,7 +356,7 @@ def test_a_changed_kind_is_incompatible_and_a_removed_state_is_named():
 def test_importing_functions_loads_no_data_library():
     """`import penstock` stays quick: neither Polars nor numpy nor Arrow."""
     code = (
-        "import sys, penstock.process_functions; "
+        "import sys, penstock.functions.process_functions; "
         "print([name for name in ('polars', 'pyarrow', 'numpy') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""Which windows between freezes are kept apart, and how what came in them becomes state again."""
+"""Which epochs between freezes are kept apart, and how what came in them becomes state again."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def test_without_incremental_checkpoints_nothing_is_kept_apart():
     for number in range(1, 5):
         freeze = freezes.next(incremental=False)
         assert freezes.current == 0
-        assert not any(freeze.knows_since(window) for window in range(number))
+        assert not any(freeze.knows_since(epoch) for epoch in range(number))
 
 
 def test_what_may_still_be_asked_for_is_kept_apart():
-    """Windows up to the one that was asked for may be merged with each other, later ones with none."""
+    """Epochs up to the one that was asked for may be merged with each other, later ones with none."""
     freezes = Freezes()
     assert freezes.next(incremental=True).number == 1
     assert freezes.current == 2
@@ -49,7 +49,7 @@ def test_what_may_still_be_asked_for_is_kept_apart():
     assert (fourth.knows_since(1), fourth.knows_since(2), fourth.knows_since(5)) == (False, True, False)
 
 
-def test_where_no_checkpoint_is_complete_old_windows_are_given_up():
+def test_where_no_checkpoint_is_complete_old_epochs_are_given_up():
     """Otherwise each would leave a part that is never merged."""
     freezes = Freezes()
     for _ in range(40):

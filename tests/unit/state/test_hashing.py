@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.batches import KEY_GROUP
-from penstock.decimals import of_units
+from penstock.core.batches import KEY_GROUP
+from penstock.core.decimals import of_units
 from penstock.errors import PipelineError
 from penstock.protocol.keygroups import DEFAULT_MAX_PARALLELISM
 from penstock.state.hashing import (

@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 
 from penstock.errors import CorruptDataError, IncompatibleStateError, UserCodeError
 from penstock.expressions import Accumulator
-from penstock.process_functions import AggregatingState, KeyedProcess, ListState, MapState, ReducingState, ValueState
+from penstock.functions.process_functions import (
+    AggregatingState,
+    KeyedProcess,
+    ListState,
+    MapState,
+    ReducingState,
+    ValueState,
+)
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.state.declarations import declared_states, describe_states
 from penstock.state.keyed_state import KeyCursor

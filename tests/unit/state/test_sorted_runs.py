@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.core.times import MAX_WATERMARK
 from penstock.state import sorted_runs
 from penstock.state.sorted_runs import FrozenRun, SortedRuns, TimedRows, merged, merged_pieces
-from penstock.times import MAX_WATERMARK
 
 FAR = 1_000
 
@@ -48,7 +48,7 @@ STEPS = st.lists(
         st.tuples(st.just("mark"), st.integers(0, 5)),
         st.tuples(st.just("find"), st.tuples(st.integers(0, 5), st.integers(0, 20), st.integers(0, 20))),
         st.tuples(st.just("pass"), st.integers(0, 5)),
-        st.tuples(st.just("go_on"), st.integers(1, 5)),
+        st.tuples(st.just("run_background_slice"), st.integers(1, 5)),
         st.tuples(st.just("take"), st.tuples(st.integers(0, 5), st.integers(0, 20), st.integers(0, 20))),
         st.tuples(st.just("freeze"), st.none()),
     ),
@@ -118,9 +118,9 @@ def test_rows_are_found_marked_taken_out_and_forgotten_like_those_of_a_list(
                     )
                     assert due == sorted((row.number, row.marked) for row in model if row.until <= reached)
                     model = [row for row in model if row.until > reached]
-                case "go_on", int(times):
+                case "run_background_slice", int(times):
                     for _ in range(times):
-                        runs.go_on()
+                        runs.run_background_slice()
                 case _:
                     frozen.append((runs.freeze(), sorted((row.number, row.marked) for row in model)))
             assert runs.next_end <= min((row.until for row in model), default=MAX_WATERMARK)
@@ -140,7 +140,7 @@ def test_a_large_merge_is_done_in_parts() -> None:
     assert len(runs.runs) == 2
     asked = pl.DataFrame({"key": [7]})
     turns = 0
-    while runs.go_on():
+    while runs.run_background_slice():
         turns += 1
         met = list(runs.matches(asked, runs.hashes(asked), np.array([0]), np.array([0])))
         assert sorted(each for found in met for each in found.run.rows.frame["number"][found.found]) == [7, 27]
@@ -183,7 +183,7 @@ def test_what_is_kept_of_each_piece_is_what_there_is(tmp_path: Path) -> None:
 
             def thinned(run: sorted_runs.Run, wanted: list[int] = wanted) -> sorted_runs.Run:
                 left = run.rows.frame["key"].is_in(wanted).to_numpy()
-                return sorted_runs.Run(run.rows.take(left), run.hashes[left], run.window)
+                return sorted_runs.Run(run.rows.take(left), run.hashes[left], run.epoch)
 
             work = merged(runs.runs, thinned, folder)
             while True:

@@ -8,14 +8,22 @@ from datetime import timedelta
 import polars as pl
 from window_cases import GROUPS, Batch, Mark, Restore, frame_of, group_of
 
-from penstock.batches import EVENT_TIME, WATERMARK
-from penstock.graph.logical import Node, ProcessRows
-from penstock.process_functions import KeyedProcess, ListState, OutputTag, ReducingState, ValueState, process_types
+from penstock.core.batches import EVENT_TIME, WATERMARK
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK, to_micros
+from penstock.functions.process_functions import (
+    KeyedProcess,
+    ListState,
+    OutputTag,
+    ReducingState,
+    ValueState,
+    process_types,
+)
+from penstock.plan.logical import Node
+from penstock.plan.operations.process_rows import ProcessRows
 from penstock.protocol.keygroups import subtask_of
 from penstock.state.keyed_backend import KIND
 from penstock.state.segments import decode_segments
 from penstock.testing.harness import OperatorHarness, input_node
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK, to_micros
 from penstock.types import STRING, Field, Schema, schema_of
 
 KEYS = ["a", "b", "c", "d", None]
@@ -222,7 +230,7 @@ class History:
         self._number = number
         node = node_of(self._flavours[number % len(self._flavours)](), self._keys)
         self._harness = OperatorHarness(node, parallelism=parallelism, max_parallelism=GROUPS, **options)
-        self._everywhere = [node.takes_all(each) for each in range(len(node.inputs))]
+        self._everywhere = [each in node.traits.broadcast_inputs for each in range(len(node.inputs))]
         self._reached = [MIN_WATERMARK] * parallelism
 
     def play(self, steps):

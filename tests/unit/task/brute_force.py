@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.times import MIN_WATERMARK
+from penstock.core.times import MIN_WATERMARK
 
 Row = tuple[Any, int, int]
 """Key, event time, value."""

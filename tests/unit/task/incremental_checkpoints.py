@@ -65,7 +65,7 @@ class Store:
             subtask = FrozenSubtask({"op": part or OperatorSnapshot()}, 0, 0)
             prefix = f"{self.checkpoint}/{index}/"
             written[index] = await upload(subtask, prefix, self.blobs, "fs", lambda: 0, self.chains[index].base)
-            self.chains[index].taken(self.checkpoint, chains_of(subtask, written[index]))
+            self.chains[index].snapshot_stored(self.checkpoint, chains_of(subtask, written[index]))
             self.deltas += len(written[index].operators["op"].runs) > 1
         manifest = Manifest(
             job="j", checkpoint=self.checkpoint, attempt="a", parallelism=len(frozen),

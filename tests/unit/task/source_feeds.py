@@ -10,10 +10,10 @@ import polars as pl
 
 from penstock.connectors import iterables
 from penstock.connectors.base import EndOfSplit, Fetched, ReadContext, Split
+from penstock.core.times import to_micros
 from penstock.protocol.messages import OperatorMetrics
 from penstock.task.alignment import SourceAlignment
 from penstock.task.sources import SourceDriver
-from penstock.times import to_micros
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

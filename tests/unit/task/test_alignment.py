@@ -11,6 +11,7 @@ from source_feeds import START, Event, Feed, Feeds, Time, driver
 from penstock import Pipeline, Process
 from penstock.connectors import collecting, files, iterables
 from penstock.connectors.base import WatermarkAlignment
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.errors import PipelineError
 from penstock.graph.executiongraph import ExecutionGraph
 from penstock.graph.jobgraph import build_job_graph
@@ -18,7 +19,6 @@ from penstock.protocol.messages import SubtaskId
 from penstock.task.alignment import SourceAlignment, alignment_of
 from penstock.task.sources import SourceBatch
 from penstock.testing import elapse, run_pipeline
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 SECOND = 1_000_000
 

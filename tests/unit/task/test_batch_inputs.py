@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from window_cases import frame_of
 
 from penstock import Pipeline
-from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.connectors import iterables
+from penstock.core.batches import EVENT_TIME, WATERMARK
 from penstock.errors import PipelineError, UserCodeError
-from penstock.process_functions import (
+from penstock.functions.process_functions import (
     BroadcastProcess,
     BroadcastState,
     KeyedBroadcastProcess,
@@ -256,7 +256,7 @@ def test_a_batch_comes_behind_the_broadcast_rows_before_it(process):
     (operator,) = harness.operators
     rules = pl.DataFrame({"number": range(1, 6_001), "name": map(str, range(6_000)), EVENT_TIME: 0})
     operator.process_input(1, rules, harness.collected)
-    assert operator.go_on()
+    assert operator.run_background_slice()
     operator.process_input(0, frame_of([("a", 5, 1)]), harness.collected)
     what = next(row["what"] for row in harness.output() if row["key"] == "a")
     assert what.count("=") == 4_000

@@ -12,11 +12,11 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from window_cases import frame_of
 
-from penstock.batches import EVENT_TIME, WATERMARK
+from penstock.core.batches import EVENT_TIME, WATERMARK
+from penstock.core.times import to_micros
 from penstock.errors import PipelineError, UserCodeError
-from penstock.process_functions import KeyedProcess, OperatorListState, Process, ValueState
+from penstock.functions.process_functions import KeyedProcess, OperatorListState, Process, ValueState
 from penstock.testing.harness import OperatorHarness, process_node
-from penstock.times import to_micros
 
 EXAMPLES = 60
 EXAMPLES_ON_DISK = 8
@@ -240,14 +240,14 @@ def test_batches_that_make_many_timers_due_leave_something_to_go_on_with():
     """A subtask lets others run meanwhile; whatever comes next finishes it first."""
     rows = frame_of([(str(number), number, 1) for number in range(2_500)])
     marked = rows.with_columns(pl.Series(WATERMARK, range(-1, 2_499), pl.Int64))
-    for finish in ("go_on", "snapshot", "process"):
+    for finish in ("run_background_slice", "snapshot", "process"):
         (harness,) = [OperatorHarness(node_of(ByBatch()))]
         (operator,) = harness.operators
         operator.process(marked, harness.collected)
         assert harness.collected.frames == []
-        if finish == "go_on":
-            assert operator.go_on()
-        while finish == "go_on" and operator.go_on():
+        if finish == "run_background_slice":
+            assert operator.run_background_slice()
+        while finish == "run_background_slice" and operator.run_background_slice():
             pass
         if finish == "snapshot":
             assert sum(name == "count" for name, _ in stored(harness.snapshot())) == 2_500

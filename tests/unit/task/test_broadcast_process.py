@@ -32,17 +32,18 @@ from penstock import (
     ValueState,
     count,
 )
-from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.connectors import collecting, iterables
+from penstock.core.batches import EVENT_TIME, WATERMARK
+from penstock.core.times import MAX_WATERMARK, from_micros
 from penstock.errors import IncompatibleStateError, UsageError, UserCodeError
 from penstock.graph.explain import explain_text
 from penstock.graph.jobgraph import build_job_graph
-from penstock.graph.logical import Node, ProcessRows
+from penstock.plan.logical import Node
+from penstock.plan.operations.process_rows import ProcessRows
 from penstock.spark.refusing import refusals
 from penstock.task.keyed_states import keyed_backend
 from penstock.task.operators import process as process_operators
 from penstock.testing.harness import OperatorHarness, input_node
-from penstock.times import MAX_WATERMARK, from_micros
 from penstock.types import schema_of
 
 

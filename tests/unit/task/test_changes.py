@@ -20,12 +20,15 @@ from window_cases import GROUPS, SCHEMA, Batch, Restore, frame_of, histories
 
 from penstock import Pipeline, col, count, lit, session, sliding, tumbling
 from penstock.api.update_streams import UpsertStream
-from penstock.batches import EVENT_TIME
 from penstock.connectors import iterables, kafka
+from penstock.core.batches import EVENT_TIME
 from penstock.errors import IncompatibleStateError, PipelineError
 from penstock.expressions import AggregatePlan, concat_list
-from penstock.graph.describe import describe_node, state_signature
-from penstock.graph.logical import RETRACTED, AggregateChanges, Node, ToChanges
+from penstock.functions.windows.definitions import RETRACTED
+from penstock.plan.logical import Node
+from penstock.plan.operations.aggregate_changes import AggregateChanges
+from penstock.plan.operations.to_changes import ToChanges
+from penstock.plan.signatures import describe_node, state_signature
 from penstock.task import sources
 from penstock.testing.harness import OperatorHarness, input_node
 from penstock.types import (
@@ -179,6 +182,8 @@ AGGREGATES = {
     "most": col("f").max(),
     "middle": col("f").quantile(0.5),
     "kinds": col("i").n_unique(),
+    "usual": col("i").mode("least"),
+    "usual_f": col("f").mode("least"),
     "all_kinds": col("key").collect_distinct(),
     "range": col("i").max() - col("i").min() + col("i").count(),
     "longest": col("tags").list.len().max(),
@@ -679,13 +684,14 @@ def test_corrected_windows_can_be_counted(window, step, clicks):
     [
         (lambda totals: totals.key_by("n").agg(first=col("town").first()), "depends on"),
         (lambda totals: totals.key_by("n").agg(all=col("town").collect()), "depends on"),
+        (lambda totals: totals.key_by("n").agg(usual=col("town").mode()), "depends on which of several most frequent"),
         (lambda totals: totals.changes().filter(col(RETRACTED)), "reads retracted"),
         (lambda totals: totals.changes().select(gone=col(RETRACTED)), "reads retracted"),
         (lambda totals: totals.changes().select(retracted=lit(True)), "another name"),
         (lambda totals: totals.changes().key_by(RETRACTED), "reads retracted"),
         (lambda totals: totals.with_columns(retracted=lit(1)), "another name"),
         (lambda _: orders(Pipeline("p")).with_columns(retracted=lit(1)).filter(col("id") > 0), "already"),
-        (lambda totals: totals.key_by("n").reduce(max), "updates have agg, top and window here"),
+        (lambda totals: totals.key_by("n").reduce(max), "updates have agg, top, over and window here"),
         (lambda totals: totals.key_by("n").window(tumbling("1h")), "window: .*with_event_time"),
         (lambda totals: totals.key_by("none"), "none"),
         (lambda totals: totals.select("n").key_by("n"), "town, which says which row a row replaces"),

@@ -15,10 +15,11 @@ from window_cases import GROUPS, Batch, frame_of, group_of, histories, run
 
 from penstock import KeyedContext, KeyedCoProcess, ListState, Pipeline, PipelineError
 from penstock.connectors import iterables
+from penstock.core.times import from_micros
 from penstock.errors import UserCodeError
-from penstock.graph.logical import Node, ProcessRows
+from penstock.plan.logical import Node
+from penstock.plan.operations.process_rows import ProcessRows
 from penstock.testing.harness import OperatorHarness, input_node
-from penstock.times import from_micros
 from penstock.types import schema_of
 
 

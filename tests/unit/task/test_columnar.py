@@ -7,11 +7,17 @@ from typing import Any
 import polars as pl
 import pytest
 
-from penstock.batches import EVENT_TIME
+from penstock.core.batches import EVENT_TIME
 from penstock.errors import UserCodeError
 from penstock.expressions import Expr, col, lit, row_field, when
-from penstock.graph.logical import Explode, Filter, Node, Operation, Project, Read
-from penstock.task.operators.columnar import ExplodeOperator, FilterOperator, ProjectOperator
+from penstock.plan.logical import Node
+from penstock.plan.operation import Operation
+from penstock.plan.operations.expand import Expand
+from penstock.plan.operations.explode import Explode
+from penstock.plan.operations.filter import Filter
+from penstock.plan.operations.project import Project
+from penstock.plan.operations.read import Read
+from penstock.task.operators.columnar import ExpandOperator, ExplodeOperator, FilterOperator, ProjectOperator
 from penstock.types import FLOAT64, INT64, STRING, Field, ListType, Schema
 
 SCHEMA = Schema(
@@ -82,6 +88,20 @@ def test_constants_have_as_many_rows_as_the_batch(frame: pl.DataFrame) -> None:
     assert got.drop(EVENT_TIME, strict=False).schema == {"one": pl.Int64(), "two": pl.Float64()}
 
 
+@pytest.mark.parametrize("frame", [FRAME, TIMED, FRAME.head(0)])
+def test_columns_that_did_not_cross_the_exchange_are_left_out(frame: pl.DataFrame) -> None:
+    """And what is left, constants too, has as many rows as the batch; a failure names what was computed."""
+    operator = projection(one=lit(1), s=col("s"), b=col("a") * 2)
+    hidden = [EVENT_TIME] if EVENT_TIME in frame.columns else []
+    (got,) = run(operator, frame.select("l", *hidden))
+    assert got.columns == ["one", *hidden]
+    assert got.height == frame.height
+    assert run(operator, frame.select("a", *hidden))[0].columns == ["one", "b", *hidden]
+    failing = projection(s=col("s"), n=lit("x").cast(int))
+    with pytest.raises(UserCodeError, match="n = "):
+        run(failing, FRAME.select("l"))
+
+
 def test_a_filter_keeps_only_what_is_true() -> None:
     """False and null go, event times stay with their rows, and an empty result is not handed on."""
     operator = FilterOperator(node(Filter(col("a") > 1)))
@@ -112,7 +132,8 @@ def test_a_failed_cast_names_operator_column_and_expression() -> None:
         run(operator, TIMED)
     assert str(caught.value) == (
         'with_columns (n1-with_columns): n = col("s").cast(int64): conversion from `str` to `i64` failed in column '
-        "'s' for 1 out of 3 values: [\"x\"]; use strict=False to get null instead, or filter such rows out before"
+        "'s' for 1 out of 3 values: [\"x\"]; use strict=False (in SQL: TRY_CAST) to get null instead, or filter such "
+        "rows out before"
     )
     with pytest.raises(
         UserCodeError, match=r'^filter \(n1-filter\): col\("s"\).str.to_integer\(\) > 1: strict integer'
@@ -128,3 +149,18 @@ def test_a_watermark_passes() -> None:
     outputs = Outputs()
     projection(a=col("a")).advance(5, outputs)
     assert outputs.watermarks == [5]
+
+
+def test_grouping_sets_repeat_rows_with_the_bits_of_the_columns_that_are_left_out() -> None:
+    """The copies of a row stay together and have its event time; the first column has the most significant bit."""
+    schema = Schema((*SCHEMA.fields[:2], Field("grouping_id", INT64)))
+    sets = (frozenset({"a", "s"}), frozenset({"s"}), frozenset({"a"}), frozenset[str]())
+    operator = ExpandOperator(node(Expand(("s", "a"), sets), schema))
+    (got,) = run(operator, TIMED.head(2))
+    assert got.to_dict(as_series=False) == {
+        "a": [1, None, 1, None, None, None, None, None],
+        "s": ["1", "1", None, None, "x", "x", None, None],
+        "grouping_id": [0, 1, 2, 3] * 2,
+        EVENT_TIME: [30] * 4 + [10] * 4,
+    }
+    assert run(operator, FRAME.head(2))[0].equals(got.drop(EVENT_TIME))

@@ -19,9 +19,18 @@ from test_top_changes import top_node
 from window_cases import frame_of, kept_in, window_node
 
 from penstock.adapters.memory import MemoryBlobs
-from penstock.batches import EVENT_TIME
+from penstock.core.batches import EVENT_TIME
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.expressions import col, count, lag
-from penstock.graph.logical import RETRACTED, AsOf, CumulativeWindow, Node, SessionWindow, TumblingWindow, Within
+from penstock.functions.windows.definitions import (
+    RETRACTED,
+    AsOf,
+    CumulativeWindow,
+    SessionWindow,
+    TumblingWindow,
+    Within,
+)
+from penstock.plan.logical import Node
 from penstock.protocol.incremental import SnapshotChains
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifests import Manifest
@@ -32,7 +41,6 @@ from penstock.task.operator import OperatorContext, OperatorSnapshot
 from penstock.task.operators import build_operator, waiting_rows
 from penstock.task.snapshots import FrozenSubtask, chains_of, restore_operator, upload
 from penstock.testing.harness import Collector
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.types import STRING
 
 GROUPS = 16
@@ -78,7 +86,7 @@ class Subtask:
         frozen = FrozenSubtask({"op": self.operator.snapshot() or OperatorSnapshot()}, self.reached, 0)
         base = self.chains.base if self.incremental else None
         snapshot = asyncio.run(upload(frozen, f"{self.checkpoint}/", self.blobs, "fs", lambda: 0, base))
-        self.chains.taken(self.checkpoint, chains_of(frozen, snapshot))
+        self.chains.snapshot_stored(self.checkpoint, chains_of(frozen, snapshot))
         self.chains.completed(self.checkpoint)
         return snapshot
 
@@ -90,6 +98,9 @@ class Subtask:
         )  # fmt: skip
         state = asyncio.run(restore_operator(manifest, "op", KeyGroupRange(0, GROUPS), 0, 1, self.blobs))
         return Subtask(self.node, state, folder=self.folder)
+
+
+SCHEMAS = {name: {"key": pl.String(), name: pl.Int64(), EVENT_TIME: pl.Int64()} for name in ("value", "other")}
 
 
 def pair_of(value: int, column: str) -> pl.DataFrame:
@@ -106,6 +117,22 @@ def test_what_was_sent_of_a_row_that_met_one_is_not_sent_again(how):
     second = first.restored(first.take())
     assert second.feed(pair_of(3, "other"), 1) == first.feed(pair_of(3, "other"), 1)
     assert second.feed(pair_of(4, "value"), 0) == first.feed(pair_of(4, "value"), 0)
+
+
+@pytest.mark.parametrize("how", ["inner", "semi", "anti", "left", "right", "full"])
+@pytest.mark.parametrize("time", [Within(-5, 5), TumblingWindow(10)], ids=str)
+@pytest.mark.parametrize("key", ["a", None])
+def test_a_delta_tells_rows_apart_that_have_met_one_by_a_condition_from_others_of_their_key_and_time(how, time, key):
+    """Behind a restore those that have not are sent as before."""
+    first = Subtask(join_node(how, time, col("value") > col("other"), nulls_equal=True))
+    for number, (column, low) in enumerate((("value", 0), ("other", 20))):
+        rows = {"key": [key] * 3, column: [low, low + 3, low + 6], EVENT_TIME: [10] * 3}
+        first.feed(pl.DataFrame(rows, SCHEMAS[column]), number)
+    first.take()
+    first.feed(pl.DataFrame({"key": [key], "value": [24], EVENT_TIME: [11]}, SCHEMAS["value"]), 0)
+    first.feed(pl.DataFrame({"key": [key], "other": [4], EVENT_TIME: [11]}, SCHEMAS["other"]), 1)
+    second = first.restored(first.take())
+    assert by_content(second.advance(MAX_WATERMARK)) == by_content(first.advance(MAX_WATERMARK))
 
 
 @pytest.mark.parametrize("how", ["semi", "anti", "left", "right", "full"])

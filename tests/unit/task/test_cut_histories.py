@@ -10,18 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from window_cases import GROUPS, SCHEMA, Batch, Mark, Restore, frame_of, histories
 
-from penstock.batches import EVENT_TIME
 from penstock.connectors.base import EventTime
 from penstock.connectors.declaring import watermark_strategy
 from penstock.connectors.event_times import event_time_form
 from penstock.connectors.kafka.encoding import KafkaEncoder, RecordShape
 from penstock.connectors.kafka.limits import TopicLimits
+from penstock.core.batches import EVENT_TIME
+from penstock.core.times import MIN_WATERMARK
 from penstock.expressions import col
-from penstock.graph.logical import AssignEventTime, AssignProcessingTime, Node
-from penstock.process_functions import OperatorListState, Process, UnionListState
+from penstock.functions.process_functions import OperatorListState, Process, UnionListState
+from penstock.plan.logical import Node
+from penstock.plan.operations.event_time import AssignEventTime, AssignProcessingTime
 from penstock.task.operators.encode import EncodeOperator
 from penstock.testing.harness import OperatorHarness, input_node, process_node
-from penstock.times import MIN_WATERMARK
 from penstock.types import row_class
 
 HISTORIES = histories(st.integers(0, 100))

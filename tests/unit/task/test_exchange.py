@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from window_cases import window_node
 
 from penstock.adapters.memory import MemoryLog
-from penstock.batches import EVENT_TIME, ROWS, WATERMARK
+from penstock.core.batches import EVENT_TIME, ROWS, WATERMARK
+from penstock.core.times import MAX_WATERMARK
 from penstock.expressions import col, count
+from penstock.functions.windows.definitions import TumblingWindow
 from penstock.graph.executiongraph import exchange_topic
 from penstock.graph.jobgraph import JobEdge, Link, Ship
-from penstock.graph.logical import Mode, TumblingWindow
+from penstock.plan.traits import Mode
 from penstock.ports import NewRecord
 from penstock.protocol.frames import MAX_ROWS, Channel, Frame, FrameKind
 from penstock.protocol.keygroups import subtask_of
@@ -35,7 +37,6 @@ from penstock.task.exchange import (
     frame_schema,
 )
 from penstock.task.exchange_io import FrameSender
-from penstock.times import MAX_WATERMARK
 from penstock.types import (
     BINARY,
     BOOLEAN,

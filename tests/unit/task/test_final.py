@@ -25,12 +25,14 @@ from penstock import (
     sliding,
     tumbling,
 )
-from penstock.batches import EVENT_TIME
 from penstock.connectors import iterables
+from penstock.core.batches import EVENT_TIME
+from penstock.core.times import MAX_WATERMARK
 from penstock.errors import PipelineError
-from penstock.graph.logical import RETRACTED, LastRows, Node
+from penstock.functions.windows.definitions import RETRACTED
+from penstock.plan.logical import Node
+from penstock.plan.operations.last_rows import LastRows
 from penstock.testing.harness import OperatorHarness, input_node
-from penstock.times import MAX_WATERMARK
 from penstock.types import BOOLEAN, Field, Schema, row_class
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

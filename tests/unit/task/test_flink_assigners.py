@@ -22,7 +22,7 @@ from test_flink_windows import applied, found, run, us
 
 from penstock import at_watermark, session, sliding, tumbling
 from penstock.errors import PipelineError
-from penstock.graph.logical import SessionWindow
+from penstock.functions.windows.definitions import SessionWindow
 
 AT_ONCE = 10**9
 

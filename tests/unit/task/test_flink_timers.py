@@ -6,7 +6,8 @@ What does not apply, and why:
   testRegisterHigherPriorityProcessingTimeTimerMovesPhysicalProcessingTimer,
   testRegisteringProcessingTimeTimerInOnProcessingTimeDoesNotLeakPhysicalTimers: they look into Flink's service. How
   timers come to the owners of their key groups is tested by histories with rescales (test_process.py).
-* Namespaces: a timer belongs to a key. Those of windows belong to key and window, inside of `penstock.window_process`.
+* Namespaces: a timer belongs to a key. Those of windows belong to key and window, inside of
+  `penstock.functions.windows.process`.
 * testForEachEventTimeTimers, testForEachProcessingTimeTimers: process functions do not list their timers, savepoints do.
 * testNullOutputTagRefusal: `emit_to` is checked against its annotation as all public calls are (test_arguments.py).
 """
@@ -21,9 +22,9 @@ import polars as pl
 import pytest
 
 from penstock import KeyedContext, KeyedProcess, ValueState
-from penstock.batches import EVENT_TIME
+from penstock.core.batches import EVENT_TIME
+from penstock.core.times import from_micros, to_micros
 from penstock.testing.harness import OperatorHarness, process_node
-from penstock.times import from_micros, to_micros
 
 pytestmark = pytest.mark.usefixtures("state_backend")
 

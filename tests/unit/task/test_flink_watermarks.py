@@ -23,9 +23,9 @@ import pytest
 from source_feeds import Feed, Feeds, Time, driver
 
 from penstock.connectors.watermarks import bounded_out_of_orderness
+from penstock.core.times import MIN_WATERMARK
 from penstock.errors import PipelineError
 from penstock.protocol.watermarks import InputProgress, combined
-from penstock.times import MIN_WATERMARK
 
 BOUNDED: dict[str, tuple[int, list[int], int | None]] = {
     "BoundedOutOfOrdernessWatermarksTest.testWatermarkBeforeRecords": (10, [], None),

@@ -26,12 +26,13 @@ from window_cases import SCHEMA, frame_of
 from penstock import Pipeline, TimeWindow, col, every, every_rows, global_, purging
 from penstock.api.keyed_streams import KeyedStream
 from penstock.api.windows import session, sliding, tumbling
-from penstock.batches import EVENT_TIME
-from penstock.graph.logical import Node, SessionWindow
-from penstock.process_functions import OutputTag
+from penstock.core.batches import EVENT_TIME
+from penstock.core.times import to_micros
+from penstock.functions.process_functions import OutputTag
+from penstock.functions.windows.definitions import SessionWindow
+from penstock.functions.windows.triggers import Trigger, at_watermark
+from penstock.plan.logical import Node
 from penstock.testing.harness import OperatorHarness, input_node
-from penstock.times import to_micros
-from penstock.triggers import Trigger, at_watermark
 from penstock.types import row_class
 
 LATE: OutputTag[Any] = OutputTag("late")

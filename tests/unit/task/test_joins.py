@@ -14,13 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from window_cases import GROUPS, PLACES, Batch, Mark, Restore, Step, frame_of, group_of, histories, kept_in, run
 
-from penstock.batches import EVENT_TIME, WATERMARK
+from penstock import Expr, col, lit, when
+from penstock.core.batches import EVENT_TIME, WATERMARK
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.errors import ProtocolError
-from penstock.graph.logical import AsOf, CumulativeWindow, Join, Node, SlidingWindow, TumblingWindow, Within
+from penstock.functions.windows.definitions import AsOf, CumulativeWindow, SlidingWindow, TumblingWindow, Within
+from penstock.plan.logical import Node
+from penstock.plan.operations.join import Join
 from penstock.state import sorted_runs
 from penstock.state.sorted_runs import SortedRuns
+from penstock.task.operators import pair_conditions
 from penstock.testing.harness import OperatorHarness, input_node
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.types import INT64, STRING, TIMESTAMP, Field, Schema, row_class
 
 LEFT, RIGHT = 0, 1
@@ -34,8 +38,18 @@ TIMES = [
     SlidingWindow(10, 4), SlidingWindow(9, 3), CumulativeWindow(12, 4),
 ]  # fmt: skip
 
+CONDITIONS: tuple[tuple[Expr, Any], ...] = (
+    (lit(True), lambda value, other: True),
+    (col("value") > col("other"), lambda value, other: value > other),
+    (
+        when(col("value") % 3 > 0).then(col("other") % 2 == 0),  # else null
+        lambda value, other: value % 3 > 0 and other % 2 == 0,
+    ),
+)
+"""And whether they are true of the values of a left and a right row."""
 
-def join_node(how: Any, time: Any) -> Node:
+
+def join_node(how: Any, time: Any, where: Expr | None = None, nulls_equal: bool = False) -> Node:
     """A join of rows (key, value) with rows (other, key)."""
     inputs = tuple(
         input_node(schema, row_class(schema), ("key",), event_time=True) for schema in (LEFT_SCHEMA, RIGHT_SCHEMA)
@@ -44,7 +58,7 @@ def join_node(how: Any, time: Any) -> Node:
     if not isinstance(time, Within | AsOf):
         fields += BOUNDS
     schema = LEFT_SCHEMA if how in ("semi", "anti") else Schema(tuple(fields))
-    return Node("n2", Join(how, time), inputs, schema, row_class(schema), True)
+    return Node("n2", Join(how, time, where, nulls_equal), inputs, schema, row_class(schema), True)
 
 
 class TwoInputs(OperatorHarness):
@@ -69,6 +83,9 @@ class JoinModel:
 
     how: str
     time: Any
+    where: Any = None
+    """Whether a pair of rows is one, by the value of each."""
+    nulls_equal: bool = False
     groups: Groups = field(default_factory=lambda: Groups(group_of))
     rows: tuple[list[Any], list[Any]] = field(default_factory=lambda: ([], []))
     """Key, event time, value and window (start, end), None outside of windows."""
@@ -101,7 +118,9 @@ class JoinModel:
         self.groups.advance(groups, watermark)
 
     def meet(self, left: Any, right: Any) -> bool:
-        if left[0] is None or left[0] != right[0]:
+        if left[0] != right[0] or (left[0] is None and not self.nulls_equal):
+            return False
+        if self.where is not None and not self.where(left[2], right[2]):
             return False
         if isinstance(self.time, Within):
             return self.time.lower_us <= right[1] - left[1] <= self.time.upper_us
@@ -144,7 +163,11 @@ class AsOfModel(JoinModel):
         for key, time, value, _ in left:
             tolerance = self.time.tolerance_us
             least = MIN_WATERMARK if tolerance is None else time - tolerance
-            held = [row for row in right if key is not None and row[0] == key and least <= row[1] <= time]
+            held = [
+                row
+                for row in right
+                if (key is not None or self.nulls_equal) and row[0] == key and least <= row[1] <= time
+            ]
             other = max(enumerate(held), key=lambda each: (each[1][1], each[0]))[1][2] if held else None
             if held or self.how == "left":
                 found.append((key, value, other, time))
@@ -163,10 +186,14 @@ def by_key(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return sorted(rows, key=lambda row: repr(row[0]))
 
 
-def check(how: Any, time: Any, steps: Any, parallelism: int, place: str = "one run") -> None:
-    model = (AsOfModel if isinstance(time, AsOf) else JoinModel)(how, time)
+def check(
+    how: Any, time: Any, steps: Any, parallelism: int, place: str = "one run", where: int | None = None,
+    nulls_equal: bool = False,
+) -> None:  # fmt: skip
+    condition, meets = CONDITIONS[where] if where is not None else (None, None)
+    model = (AsOfModel if isinstance(time, AsOf) else JoinModel)(how, time, meets, nulls_equal)
     with kept_in(place) as folder:
-        harness = run(join_node(how, time), steps, model, parallelism, local_state=folder)
+        harness = run(join_node(how, time, condition, nulls_equal), steps, model, parallelism, local_state=folder)
     assert sorted(map(repr, sent(harness))) == sorted(map(repr, model.results()))
     if isinstance(time, AsOf):  # in order of event time; those of a key that have the same, as they came
         in_order = sorted(model.results(), key=lambda row: row[-1])
@@ -183,6 +210,23 @@ def check(how: Any, time: Any, steps: Any, parallelism: int, place: str = "one r
 def test_what_is_sent_is_what_two_loops_find(how, time, steps, parallelism):
     """Batches, watermarks between rows and subtasks, restores, rescales, nulls in keys, late rows of either input."""
     check(how, time, steps, parallelism)
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("time", [Within(-5, 5), Within(-12, -2), SlidingWindow(10, 4)], ids=str)
+@settings(max_examples=24, deadline=None)
+@given(seed=st.integers(0, 10**9), where=st.sampled_from([None, 0, 1, 2]), nulls_equal=st.booleans(), place=PLACES)
+def test_what_is_sent_by_a_condition_is_what_two_loops_find(how, time, seed, where, nulls_equal, place):
+    """Of rows of one key and one time some meet, and others do not; null is a key of its own, perhaps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pair_conditions, "PAIRS_AT_ONCE", 3)
+        check(how, time, few_keys(random.Random(seed)), 1 + seed % 3, place, where, nulls_equal)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**9), how=st.sampled_from(["inner", "left"]), time=st.sampled_from([AsOf(), AsOf(6)]))
+def test_what_held_of_the_null_key_is_what_a_loop_finds(seed, how, time):
+    check(how, time, few_keys(random.Random(seed)), 1 + seed % 3, nulls_equal=True)
 
 
 @pytest.mark.parametrize("how", HOWS)
@@ -243,7 +287,7 @@ def test_rows_that_wait_and_versions_lie_on_the_disk():
         for number in (LEFT, RIGHT):
             harness.frame(frame_of([(f"k{place}", place, place) for place in range(100)]), number)
         (operator,) = harness.operators
-        while operator.go_on():
+        while operator.run_background_slice():
             pass
         for runs in (operator._waiting._stored, operator._versions):
             assert [run.rows.at_random is not None for run in runs.runs] == [True]

@@ -131,7 +131,7 @@ def test_deltas_add_up_however_many_were_put_at_once(least: int, steps: list[tup
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keyed_table, "_LEAST_STORED", least)
         patch.setattr(row_store, "_LEAST_ROWS", 2)
-        table, written, window, number = KeyedTable(KEYS, ROW_TYPES), dict[int, int | None](), None, 0
+        table, written, epoch, number = KeyedTable(KEYS, ROW_TYPES), dict[int, int | None](), None, 0
         table.open("op", cast("Any", context))
         for step, keys in steps:
             if step == "put":
@@ -141,11 +141,11 @@ def test_deltas_add_up_however_many_were_put_at_once(least: int, steps: list[tup
                 table.remove(keys)
             elif step == "freeze":
                 rows = table.freeze({"kind": "test"}, cast("Any", context))
-                if window is not None and rows.knows_since(window):
-                    written |= content_of(rows.delta(window))
+                if epoch is not None and rows.knows_since(epoch):
+                    written |= content_of(rows.delta(epoch))
                 else:
                     written = content_of(rows.full())
-                window = rows.window
+                epoch = rows.epoch
                 kept = {key: value for key, value in written.items() if value is not None}
                 found = table.find(range(13))
                 assert kept == dict(zip(found["__index"], found["n"], strict=True))

@@ -10,7 +10,7 @@ from polars.testing import assert_frame_equal
 from window_cases import window_node
 
 from penstock.expressions import col, count
-from penstock.graph.logical import TumblingWindow
+from penstock.functions.windows.definitions import TumblingWindow
 from penstock.task.operators import levels
 from penstock.task.operators.levels import Part, merged, merged_parts
 from penstock.task.operators.partials import Partials
@@ -21,10 +21,10 @@ BY = ["key"]
 KEYS = st.sampled_from([None, "", "a", "b", "\u00e9", *(f"key {n}" for n in range(40))])
 
 
-def level_of(partials, rows, window):
+def level_of(partials, rows, epoch):
     columns = {"key": pl.String, "value": pl.Int64, "__event_time": pl.Int64}
     frame = pl.DataFrame(rows, schema=columns, orient="row")
-    return Part(partials.group([frame.select(partials.columns)], BY), window)
+    return Part(partials.group([frame.select(partials.columns)], BY), epoch)
 
 
 def whole(work):
@@ -41,7 +41,7 @@ def whole(work):
 def test_in_parts_is_the_same_as_at_once(batches):
     """The same partials, each once, those of a key in the order of the levels; dealt levels are merged again."""
     partials = Partials(NODE)
-    given_levels = [level_of(partials, rows, window) for window, rows in enumerate(batches)]
+    given_levels = [level_of(partials, rows, epoch) for epoch, rows in enumerate(batches)]
     at_once = partials.merge([level.frame for level in given_levels], BY)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(levels, "_DEALT_ROWS", 0)
@@ -50,7 +50,7 @@ def test_in_parts_is_the_same_as_at_once(batches):
         in_parts = [part for part in merged_parts(partials, BY, given_levels) if part is not None]
     assert first.begins is not None
     assert len(in_parts) == levels._PARTS
-    assert again.window == len(batches) - 1
+    assert again.epoch == len(batches) - 1
     for found in (again.frame, pl.concat(in_parts)):
         assert_frame_equal(found, at_once, check_row_order=False)
 

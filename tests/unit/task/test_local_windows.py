@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from window_cases import GROUPS, LATE, comparable, emitted, frame_of, group_of, histories, late_rows, run, window_node
 
-from penstock.batches import PANE
+from penstock.core.batches import PANE
+from penstock.core.times import from_micros, to_micros
 from penstock.errors import IncompatibleStateError
-from penstock.graph.logical import CumulativeWindow, SlidingWindow, TumblingWindow
+from penstock.functions.windows.clock import _changes_by_day, clock_of
+from penstock.functions.windows.definitions import CumulativeWindow, SlidingWindow, TumblingWindow
 from penstock.task.operators.window_panes import panes_of_table, table_of_panes
 from penstock.testing.harness import OperatorHarness
-from penstock.times import from_micros, to_micros
-from penstock.window_clock import _changes_by_day, clock_of
 
 HOUR = 3_600_000_000
 DAY = 24 * HOUR

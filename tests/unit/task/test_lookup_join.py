@@ -14,9 +14,9 @@ import polars as pl
 import pytest
 
 from penstock import Pipeline, PipelineError, col, count, tumbling
-from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.connectors import iterables, lookups
 from penstock.connectors.lookups import Key, LookupOptions
+from penstock.core.batches import EVENT_TIME, WATERMARK
 from penstock.errors import BadRecordError, ExternalError
 from penstock.graph.jobgraph import build_job_graph
 from penstock.task.operators import lookup_join

@@ -13,13 +13,15 @@ from typing import Any
 import polars as pl
 import pytest
 
-from penstock.batches import EVENT_TIME, WATERMARK
+from penstock.core.batches import EVENT_TIME, WATERMARK
+from penstock.core.times import MAX_WATERMARK
 from penstock.errors import IncompatibleStateError, PipelineError, UserCodeError
-from penstock.graph.describe import check_signature, state_signature
-from penstock.graph.logical import CallSettings, MapAsync, Node
+from penstock.plan.logical import Node
+from penstock.plan.operations.calls import CallSettings
+from penstock.plan.operations.map_async import MapAsync
+from penstock.plan.signatures import check_signature, state_signature
 from penstock.task.operators import map_async
 from penstock.testing.harness import OperatorHarness, input_node
-from penstock.times import MAX_WATERMARK
 from penstock.types import schema_of
 
 

@@ -16,16 +16,17 @@ from hypothesis import strategies as st
 from window_cases import GROUPS, LATE, SCHEMA, frame_of, group_of, histories, late_rows, run
 
 from penstock import Pipeline
-from penstock.api.over import over_schema
-from penstock.batches import EVENT_TIME
 from penstock.connectors import iterables
+from penstock.core.batches import EVENT_TIME
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.errors import IncompatibleStateError, PipelineError
 from penstock.expressions import Accumulator, aggregate, col, count, lag, lead, row_number
-from penstock.graph.logical import Node, Over
+from penstock.plan.building.schemas import over_schema
+from penstock.plan.logical import Node
+from penstock.plan.operations.over import Over
 from penstock.task.operators import over
 from penstock.task.operators.over_plan import OverPlan
 from penstock.testing.harness import OperatorHarness, input_node
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.types import row_class
 
 
@@ -61,6 +62,7 @@ COLUMNS = {
     "tops": VALUE.top_k_by(VALUE % 5, 2),
     "about": (VALUE % 7).approx_n_unique(),
     "middle": VALUE.approx_quantile(0.5),
+    "usual": (VALUE % 3).mode(),
     "best": (VALUE % 5).max_by(VALUE % 11),
     "product": aggregate(Product(), "value"),
     "share": VALUE - VALUE.mean(),
@@ -140,6 +142,7 @@ class OverModel:
             "odd": next((each for each in values if each % 2), None), "kinds": len({each % 7 for each in values}),
             "tops": sorted(values, key=lambda each: -(each % 5))[:2],
             "about": len({each % 7 for each in values}), "middle": float(statistics.median(values)),
+            "usual": statistics.mode(each % 3 for each in values),
             "best": max(values, key=lambda each: each % 11) % 5, "product": product, "share": value - mean,
             "n": place + 1, "before": mine[place - 1][1] if place else None,
             "third": mine[place - 3][1] * 2 if place >= 3 else -1,

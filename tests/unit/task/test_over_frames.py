@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from test_over import VALUE, Product, over_node
 from window_cases import GROUPS, frame_of
 
-from penstock.batches import EVENT_TIME
+from penstock.core.batches import EVENT_TIME
 from penstock.errors import UserCodeError
 from penstock.expressions import aggregate
 from penstock.task.operators.over_frames import distinct_in_frames, frames_of, merged_frames

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from window_cases import GROUPS, KEYS, Batch, Mark, Restore, frame_of, group_of, histories
 
 from penstock import Pipeline
-from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.connectors import kafka
+from penstock.core.batches import EVENT_TIME, WATERMARK
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK, from_micros, to_micros
 from penstock.errors import PipelineError, UserCodeError
-from penstock.process_functions import (
+from penstock.functions.process_functions import (
     KeyedProcess,
     ListState,
     MapState,
@@ -31,7 +32,6 @@ from penstock.protocol.keygroups import key_group_range, subtask_of
 from penstock.task.operators.process import FIRINGS_AT_ONCE, RENEWALS_AT_THE_END
 from penstock.testing import elapse, run_pipeline
 from penstock.testing.harness import OperatorHarness, process_node
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK, from_micros, to_micros
 
 EXAMPLES_ON_DISK = 12
 pytestmark = pytest.mark.usefixtures("state_backend")
@@ -197,15 +197,19 @@ def test_rows_that_make_many_timers_due_leave_something_to_go_on_with():
     node, rows = keyed_node(Counting()), [(str(number), number, 1) for number in range(2_500)]
     late = pl.Series(WATERMARK, [10_000], pl.Int64)
     found = []
-    for finish in ("go_on", "snapshot", "advance", "process"):
+    for finish in ("run_background_slice", "snapshot", "advance", "process"):
         harness = OperatorHarness(node)
         harness.frame(frame_of(rows))
         (operator,) = harness.operators
         operator.process(frame_of([("z", 10_001, 1)]).with_columns(late), harness.collected)
         assert len(harness.output()) == 2_500 + 1_000
         match finish:
-            case "go_on":
-                assert [operator.go_on(), operator.go_on(), operator.go_on()] == [True, False, False]
+            case "run_background_slice":
+                assert [
+                    operator.run_background_slice(),
+                    operator.run_background_slice(),
+                    operator.run_background_slice(),
+                ] == [True, False, False]
             case "snapshot":
                 operator.snapshot()
             case "advance":
@@ -383,7 +387,7 @@ def test_many_due_processing_timers_fire_in_parts_in_order_of_time():
 
     operator.on_processing_time(5_000, harness.collected)
     assert fired() == list(range(501, 501 + FIRINGS_AT_ONCE))
-    assert operator.go_on()
+    assert operator.run_background_slice()
     assert fired() == list(range(501, 501 + 2 * FIRINGS_AT_ONCE))
     harness.frame(frame_of([("last", 1, 9_000)]))
     assert fired() == list(range(501, 3_001))

@@ -12,16 +12,17 @@ import polars as pl
 import pytest
 
 from penstock import KeyedProcess, Pipeline, count, session, sliding, tumbling
-from penstock.batches import EVENT_TIME
 from penstock.connectors import collecting, iterables
+from penstock.core.batches import EVENT_TIME
+from penstock.core.times import MAX_WATERMARK
 from penstock.errors import PipelineError
 from penstock.graph.jobgraph import build_job_graph
-from penstock.graph.logical import AssignProcessingTime, Node
+from penstock.plan.logical import Node
+from penstock.plan.operations.event_time import AssignProcessingTime
 from penstock.spark.refusing import refusals
 from penstock.testing import elapse, run_pipeline
 from penstock.testing.harness import OperatorHarness, input_node
 from penstock.testing.pipelines import NOW
-from penstock.times import MAX_WATERMARK
 from penstock.types import schema_of
 
 

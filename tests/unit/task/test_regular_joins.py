@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,16 +15,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from window_cases import GROUPS
 
-from penstock import Pipeline, col, count, lit, tumbling
+from penstock import Expr, Pipeline, col, count, lit, tumbling, when
 from penstock.api.stream import Stream
 from penstock.api.update_streams import UpsertStream
-from penstock.api.updates import known_keys
-from penstock.batches import EVENT_TIME
 from penstock.connectors import iterables, kafka
-from penstock.errors import IncompatibleStateError
-from penstock.graph.describe import check_signature, state_signature
-from penstock.graph.logical import RETRACTED, Materialize, Mode, Node, RegularJoin
+from penstock.core.batches import EVENT_TIME
+from penstock.errors import IncompatibleStateError, UserCodeError
+from penstock.functions.windows.definitions import RETRACTED
+from penstock.plan.building.changes import known_keys
+from penstock.plan.logical import Node
+from penstock.plan.operations.materialize import Materialize
+from penstock.plan.operations.regular_join import RegularJoin
+from penstock.plan.signatures import check_signature, state_signature
+from penstock.plan.traits import Mode
 from penstock.state import sorted_runs
+from penstock.task.operators import pair_conditions
 from penstock.testing.harness import OperatorHarness, input_node
 from penstock.types import BOOLEAN, FLOAT64, INT64, STRING, TIMESTAMP, Field, ListType, MapType, Schema, row_class
 
@@ -42,7 +49,32 @@ def input_of(number: int, mode: Mode, *, event_time: bool) -> Node:
     return source
 
 
-def join_node(how: Any, modes: tuple[Mode, Mode], *, ttl: int | None = None, event_time: bool = True) -> Node:
+CONDITIONS: tuple[tuple[Expr, Callable[[Any, Any], bool]], ...] = (
+    (lit(True), lambda left, right: True),
+    (when(col("x") > 9).then(lit(True)), lambda left, right: False),
+    (col("x") > 1, lambda left, right: left[2] > 1),
+    (col("many").map.len() > 0, lambda left, right: right[0] != ()),
+    (
+        col("tags").list.len() / 2 == col("many").map.len(),
+        lambda left, right: left[1] is not None and len(left[1]) / 2 == len(right[0]),
+    ),
+    (
+        (col("x") > 1) | (col("tags").list.get(0) == col("many").map.get("k")),
+        lambda left, right: left[2] > 1 or (bool(left[1]) and bool(right[0])),
+    ),
+    (
+        (col("key") == "a") & (col("x") < col("many").map.len()),
+        lambda left, right: left[0] == "a" and left[2] < len(right[0]),
+    ),
+)
+"""Conditions, which null may come of, and whether they are true of a left and a right row."""
+WHERES = st.sampled_from([None, *range(len(CONDITIONS))])
+
+
+def join_node(
+    how: Any, modes: tuple[Mode, Mode], *, ttl: int | None = None, event_time: bool = True, where: int | None = None,
+    nulls_equal: bool = False,
+) -> Node:  # fmt: skip
     inputs = tuple(input_of(number, mode, event_time=event_time) for number, mode in enumerate(modes))
     fields = [*SIDES[0], *(field for field in SIDES[1] if field.name != "key")]
     fields = [Field(field.name, field.type, nullable=True) for field in fields]
@@ -50,7 +82,7 @@ def join_node(how: Any, modes: tuple[Mode, Mode], *, ttl: int | None = None, eve
         fields = list(SIDES[0])
     append = how in ("inner", "semi") and modes == ("append", "append")
     schema = Schema((*fields, *([] if append else [CHANGE])))
-    operation = RegularJoin(how, ttl)
+    operation = RegularJoin(how, ttl, None if where is None else CONDITIONS[where][0], nulls_equal)
     return Node("n2", operation, inputs, schema, row_class(schema), event_time, mode="append" if append else "retract")
 
 
@@ -87,13 +119,16 @@ def plain(value: Any) -> Any:
     return value
 
 
-def joined(how: str, left: Counter[Any], right: Counter[Any]) -> Counter[Any]:
+def joined(
+    how: str, left: Counter[Any], right: Counter[Any], where: int | None = None, nulls_equal: bool = False
+) -> Counter[Any]:
     """Two loops."""
     found: Counter[Any] = Counter()
     met: tuple[set[Any], set[Any]] = (set(), set())
     for one, times in left.items():
         for two, more in right.items():
-            if one[0] is not None and one[0] == two[1]:
+            same = one[0] == two[1] and (nulls_equal or one[0] is not None)
+            if same and (where is None or CONDITIONS[where][1](one, two)):
                 met[0].add(one)
                 met[1].add(two)
                 if how not in ("semi", "anti"):
@@ -149,8 +184,28 @@ def changes_of(chance: random.Random, number: int, mode: Mode, held: Counter[Any
 @given(seed=st.integers(0, 10**9), ttl=st.sampled_from([None, 10**12]), event_time=st.booleans())
 def test_what_holds_is_what_two_loops_find(how, modes, seed, ttl, event_time):
     """Rows that are there several times, nulls in keys, batches, restores, rescales; a time to live that does not end."""
+    check_what_holds(how, modes, seed, ttl, event_time)
+
+
+@pytest.mark.parametrize("how", HOWS)
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**9), ttl=st.sampled_from([None, 10**12]), where=WHERES, nulls_equal=st.booleans())
+def test_what_holds_by_a_condition_is_what_two_loops_find(how, seed, ttl, where, nulls_equal):
+    """Nulls in what it reads, and in keys that are null-safe, of facts and of changes; candidates in pieces."""
+    modes: Any = tuple(random.Random(seed).choices(["append", "retract"], k=2))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pair_conditions, "PAIRS_AT_ONCE", 3)
+        check_what_holds(how, modes, seed, ttl, event_time=seed % 3 > 0, where=where, nulls_equal=nulls_equal)
+
+
+def check_what_holds(
+    how: str, modes: tuple[Mode, Mode], seed: int, ttl: int | None, event_time: bool, where: int | None = None,
+    nulls_equal: bool = False,
+) -> None:  # fmt: skip
+    """Play a history."""
     chance = random.Random(seed)
-    harness = OperatorHarness(join_node(how, modes, ttl=ttl, event_time=event_time), max_parallelism=GROUPS)
+    node = join_node(how, modes, ttl=ttl, event_time=event_time, where=where, nulls_equal=nulls_equal)
+    harness = OperatorHarness(node, max_parallelism=GROUPS)
     held: tuple[Counter[Any], Counter[Any]] = (Counter(), Counter())
     standing = Standing()
     for _ in range(chance.randrange(1, 12)):
@@ -159,19 +214,19 @@ def test_what_holds_is_what_two_loops_find(how, modes, seed, ttl, event_time):
         frame = frame_of(rows, number, modes[number], [chance.randrange(100) for _ in rows])
         harness.frame(frame if event_time else frame.drop(EVENT_TIME), number)
         standing.take(harness.collected.frames)
-        assert standing.rows == joined(how, *held)
+        assert standing.rows == joined(how, *held, where, nulls_equal)
         if chance.random() < 0.3:
             harness = harness.restored(harness.freeze()(), chance.randrange(1, 4))
 
 
 @pytest.mark.parametrize("how", HOWS)
 @settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 10**9), changes=st.tuples(st.booleans(), st.booleans()))
-def test_what_is_forgotten_takes_nothing_back_that_was_not_sent(how, seed, changes):
+@given(seed=st.integers(0, 10**9), changes=st.tuples(st.booleans(), st.booleans()), where=WHERES)
+def test_what_is_forgotten_takes_nothing_back_that_was_not_sent(how, seed, changes, where):
     """While rows are forgotten at any time, every prefix of the changes is one of a table; then nothing is left."""
     chance = random.Random(seed)
     modes: Any = tuple("retract" if each else "append" for each in changes)
-    harness = OperatorHarness(join_node(how, modes, ttl=TTL), max_parallelism=GROUPS)
+    harness = OperatorHarness(join_node(how, modes, ttl=TTL, where=where), max_parallelism=GROUPS)
     held: tuple[Counter[Any], Counter[Any]] = (Counter(), Counter())
     standing = Standing()
     for _ in range(chance.randrange(1, 25)):
@@ -193,12 +248,12 @@ def test_what_is_forgotten_takes_nothing_back_that_was_not_sent(how, seed, chang
 
 @pytest.mark.parametrize("how", HOWS)
 @settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 10**9), changes=st.tuples(st.booleans(), st.booleans()))
-def test_what_is_sent_while_rows_are_forgotten_is_what_one_sends_that_never_restarts(how, seed, changes):
+@given(seed=st.integers(0, 10**9), changes=st.tuples(st.booleans(), st.booleans()), where=WHERES)
+def test_what_is_sent_while_rows_are_forgotten_is_what_one_sends_that_never_restarts(how, seed, changes, where):
     """Whatever was forgotten at a restore, in whichever subtask, and however often."""
     chance = random.Random(seed)
     modes: Any = tuple("retract" if each else "append" for each in changes)
-    node = join_node(how, modes, ttl=TTL)
+    node = join_node(how, modes, ttl=TTL, where=where)
     steady, harness = (OperatorHarness(node, max_parallelism=GROUPS) for _ in range(2))
     held: tuple[Counter[Any], Counter[Any]] = (Counter(), Counter())
     for _ in range(chance.randrange(1, 40)):
@@ -230,6 +285,48 @@ def test_rows_that_are_taken_back_after_they_were_forgotten_are_counted():
     assert [frame[RETRACTED].to_list() for frame in harness.collected.frames[seen:]] == [[True]]
     counted = harness.metrics[0]
     assert (counted.forgotten_keys, counted.lost_changes, counted.late_rows) == (2, 2, 0)
+
+
+def test_the_pairs_of_a_row_that_was_taken_back_are_not_those_of_an_equal_one_that_comes_later():
+    """With a time to live, too: it is alone again when its last match is gone, and nothing is left when all are gone."""
+    node = join_node("left", ("retract", "retract"), ttl=TTL, where=2)
+    harness = OperatorHarness(node, max_parallelism=GROUPS)
+    left, right = ("a", None, 1.5), ((("k", 1),), "a")
+    standing = Standing()
+    held: tuple[Counter[Any], Counter[Any]] = (Counter(), Counter())
+    for number, gone in (
+        (0, 0),
+        (1, 0),
+        (0, 1),
+        (1, 1),
+        (0, 0),
+        (1, 0),
+        (1, 0),
+        (0, 0),
+        (1, 1),
+        (0, 1),
+        (1, 1),
+        (0, 1),
+    ):
+        row = right if number else left
+        held[number][row] += -1 if gone else 1
+        harness.frame(frame_of([(*row, bool(gone))], number, "retract", [0]), number)
+        standing.take(harness.collected.frames)
+        assert standing.rows == joined("left", +held[0], +held[1], 2)
+    for operator in harness.operators:
+        if not operator._context.incremental:  # a delta says of rows that they are gone
+            assert not operator.snapshot().keyed.segments()
+
+
+def test_what_a_join_says_of_pairs_is_part_of_what_its_state_is_of():
+    """And is not where nothing is said: state of before it could be is continued."""
+    nodes = [join_node("left", ("append", "append"), **said) for said in ({}, {"where": 2}, {"nulls_equal": True})]
+    signatures = [json.loads(state_signature(node)) for node in nodes]
+    assert signatures[0].keys() == {"verb", "keys", "how", "expires", "event_time", "rows"}
+    assert [each.keys() - signatures[0].keys() for each in signatures] == [set(), {"where"}, {"nulls_equal"}]
+    for node, part in zip(nodes[1:], ("where", "nulls_equal"), strict=True):
+        with pytest.raises(IncompatibleStateError, match=f"its {part} changed from None"):
+            check_signature("join", state_signature(nodes[0]), state_signature(node))
 
 
 def test_a_pair_has_the_later_time_and_what_is_taken_back_that_of_the_change():
@@ -341,6 +438,19 @@ def test_a_join_is_filtered_aggregated_and_joined_like_other_updates():
     towns = placed.key_by("town").agg(orders=count(), total=col("price").sum())
     again = towns.join(customers.select("customer", "town"), on="town", how="left")
     assert sorted(again.final().collect().rows()) == [("graz", 1, 1.0, 8), ("wien", 1, 5.0, 7)]
+
+
+@pytest.mark.parametrize("time", [{}, {"within": "1h"}], ids=str)
+def test_a_condition_that_cannot_be_evaluated_is_named(time):
+    p, noon = Pipeline("p"), datetime(2026, 1, 1, 12, tzinfo=UTC)
+    schema = Schema((Field("id", INT64), Field("size", STRING), Field("at", TIMESTAMP)))
+    one, other = (
+        p.read(iterables.Source([{"id": 1, "size": size, "at": noon}], schema=schema, event_time="at"))
+        for size in ("7", "large")
+    )
+    found = one.join(other, on="id", where=col("size").cast(int) < col("size_right").cast(int), **time)
+    with pytest.raises(UserCodeError, match=r'join \(.*\): where = .*col\("size_right"\)\.cast.*large'):
+        found.collect()
 
 
 def test_facts_that_are_joined_stay_facts_where_nothing_can_be_taken_back():

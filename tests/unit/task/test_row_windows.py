@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from fractions import Fraction
+from statistics import multimode
 from typing import Any
 
 import polars as pl
@@ -17,22 +18,29 @@ from window_cases import SCHEMA, Batch, frame_of, group_of, histories, late_rows
 from penstock import Pipeline, TimeWindow, WindowFunction, at_watermark, col, count, every, every_rows, global_, purging
 from penstock.api.keyed_streams import KeyedStream
 from penstock.api.windows import cumulative, session, sliding, tumbling
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK, to_micros
 from penstock.errors import PipelineError, UserCodeError
-from penstock.graph.logical import (
+from penstock.functions.process_functions import OutputTag
+from penstock.functions.windows.definitions import (
     CumulativeWindow,
     GlobalWindow,
-    Node,
     RowWindow,
     SessionWindow,
     SlidingWindow,
     TumblingWindow,
 )
-from penstock.process_functions import OutputTag
+from penstock.functions.windows.results import AggregateProcess, Fired, typed
+from penstock.functions.windows.triggers import (
+    EveryEventTime,
+    EveryRows,
+    PurgingTrigger,
+    Trigger,
+    TriggerContext,
+    TriggerResult,
+)
+from penstock.plan.logical import Node
 from penstock.testing.harness import OperatorHarness, input_node
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK, to_micros
-from penstock.triggers import EveryEventTime, EveryRows, PurgingTrigger, Trigger, TriggerContext, TriggerResult
 from penstock.types import row_class
-from penstock.window_results import AggregateProcess, Fired, typed
 
 LATE: OutputTag[Any] = OutputTag("late")
 VALUE = col("value")
@@ -273,7 +281,7 @@ def test_aggregates_under_a_trigger_are_of_the_same_rows(steps, window, trigger,
 PARTIALS = {
     "rows": count(), "total": VALUE.sum(), "least": VALUE.min(), "most": VALUE.max(), "first": VALUE.first(),
     "cents": (VALUE / 100).sum(), "kinds": (VALUE % 7).collect_distinct(), "best": VALUE.max_by(VALUE),
-    "spread": VALUE.var(ddof=0),
+    "spread": VALUE.var(ddof=0), "usual": (VALUE % 3).mode("least"),
 }  # fmt: skip
 
 
@@ -283,6 +291,7 @@ def totals_of(values: tuple[int, ...]) -> dict[str, Any]:
     return {
         "rows": len(values), "total": sum(values), "least": min(values), "most": max(values),
         "cents": math.fsum(value / 100 for value in values), "kinds": sorted({value % 7 for value in values}),
+        "usual": min(multimode(value % 3 for value in values)),
         "best": max(values), "spread": float(sum((value - mean) ** 2 for value in values) / len(values)),
     }  # fmt: skip
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.batches import EVENT_TIME
+from penstock.core.batches import EVENT_TIME
 from penstock.errors import PipelineError, UserCodeError
 from penstock.task.rows import RowReader, RowWriter
 from penstock.types import FLOAT32, INT8, Field, Schema, StructType, row_class, schema_of

@@ -110,7 +110,7 @@ class Tried:
         self._at_freezes.append(dict(self._expected))
         frozen = self.table.freeze({"kind": "tested"}, self._context)
         self._unread[len(self._at_freezes)] = frozen
-        assert frozen.window == len(self._at_freezes)
+        assert frozen.epoch == len(self._at_freezes)
 
     def read(self, number: int, since: int) -> bool:
         """Whether it was a delta."""

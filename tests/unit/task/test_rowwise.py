@@ -10,10 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from penstock.batches import EVENT_TIME
+from penstock.core.batches import EVENT_TIME
 from penstock.errors import ProtocolError, UserCodeError
-from penstock.graph.logical import As, MapBatches, MapRows, Node
 from penstock.observability.user_frames import describe_error
+from penstock.plan.logical import Node
+from penstock.plan.operations.as_ import As
+from penstock.plan.operations.map_batches import MapBatches
+from penstock.plan.operations.map_rows import MapRows
 from penstock.task.operators import build_operator
 from penstock.task.operators.rowwise import raised
 from penstock.testing.harness import OperatorHarness, input_node
@@ -71,7 +74,7 @@ def test_map_keeps_order_and_event_time_over_many_chunks():
     assert fed(MapRows(to_euro, flat=False), bids(2, False), False).columns == ["auction", "euros"]
 
 
-@pytest.mark.parametrize("finish", ["go_on", "snapshot", "advance", "process"])
+@pytest.mark.parametrize("finish", ["run_background_slice", "snapshot", "advance", "process"])
 @pytest.mark.parametrize("flat", [False, True])
 def test_others_run_while_a_function_is_called(flat, finish):
     """A call of a batch in between is never longer than that of a chunk; whatever comes next finishes it first."""
@@ -87,8 +90,8 @@ def test_others_run_while_a_function_is_called(flat, finish):
     operator.process(bids(3_000), harness.collected)
     assert called == 1_024
     match finish:
-        case "go_on":
-            assert [operator.go_on() for _ in range(3)] == [True, False, False]
+        case "run_background_slice":
+            assert [operator.run_background_slice() for _ in range(3)] == [True, False, False]
         case "snapshot":
             assert operator.snapshot() is None
         case "advance":

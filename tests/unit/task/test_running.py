@@ -26,15 +26,18 @@ from window_cases import (
     window_node,
 )
 
-from penstock.batches import EVENT_TIME
+from penstock.core.batches import EVENT_TIME
+from penstock.core.times import MAX_WATERMARK
 from penstock.errors import IncompatibleStateError, UserCodeError
 from penstock.expressions import AggregatePlan, col, count
-from penstock.graph.logical import Node, RunningAggregate, RunningReduce, SessionWindow, SlidingWindow, TumblingWindow
+from penstock.functions.windows.definitions import SessionWindow, SlidingWindow, TumblingWindow
+from penstock.plan.logical import Node
+from penstock.plan.operations.running_aggregate import RunningAggregate
+from penstock.plan.operations.running_reduce import RunningReduce
 from penstock.state.segments import decode_segments
 from penstock.task.combining import Combiner
 from penstock.task.operators.partials import Partials
 from penstock.testing.harness import OperatorHarness, input_node
-from penstock.times import MAX_WATERMARK
 from penstock.types import FLOAT64, INT64, Field, Schema, row_class, schema_of
 
 

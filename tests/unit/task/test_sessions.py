@@ -21,13 +21,13 @@ from window_cases import (
     window_node,
 )
 
+from penstock.core.times import MAX_WATERMARK
 from penstock.errors import IncompatibleStateError, UserCodeError
 from penstock.expressions import col, when
-from penstock.graph.logical import RETRACTED, SessionWindow
+from penstock.functions.windows.definitions import RETRACTED, SessionWindow
 from penstock.state.sorted_runs import SortedRuns
 from penstock.task.operators import session_window
 from penstock.testing.harness import OperatorHarness
-from penstock.times import MAX_WATERMARK
 
 TIMES = st.integers(-50, 150)
 GAPS = st.sampled_from([1, 5, 12, 30])

@@ -17,7 +17,8 @@ from penstock.connectors import files, iterables
 from penstock.connectors.base import SinkWriter, WriteContext
 from penstock.coordination.job_store import JobStore
 from penstock.errors import ProtocolError
-from penstock.graph.logical import LogicalPlan, Write
+from penstock.plan.logical import LogicalPlan
+from penstock.plan.operations.write import Write
 from penstock.protocol.joblog import (
     AnyRecord,
     Begin,

@@ -14,7 +14,7 @@ from penstock import KeyedProcess, ValueState
 from penstock.adapters.directory.blobs import DirectoryBlobs
 from penstock.adapters.memory import MemoryBlobs
 from penstock.errors import CorruptDataError, ExternalError, UsageError
-from penstock.process_functions import ListState
+from penstock.functions.process_functions import ListState
 from penstock.protocol.incremental import named_objects
 from penstock.protocol.keygroups import KeyGroupRange, key_group_range
 from penstock.protocol.manifests import Manifest, decode_manifest, encode_manifest

@@ -15,6 +15,7 @@ from penstock import Process
 from penstock.adapters.memory import MemoryBlobs
 from penstock.adapters.system_clock import SystemClock
 from penstock.coordination.job_store import JobStore
+from penstock.core.times import to_micros
 from penstock.errors import CorruptDataError, UsageError
 from penstock.protocol.incremental import named_objects
 from penstock.protocol.jobevents import StoreManifest
@@ -29,7 +30,6 @@ from penstock.task.operator import OperatorSnapshot, RestoredState
 from penstock.task.operators import build_operator
 from penstock.task.snapshots import FrozenSubtask, restore_operator, upload
 from penstock.testing.harness import HarnessSnapshot, OperatorHarness, process_node
-from penstock.times import to_micros
 
 GROUPS = 12
 

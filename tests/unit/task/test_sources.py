@@ -18,12 +18,12 @@ from source_feeds import Feed, Feeds
 from penstock import Pipeline, periodic
 from penstock.connectors import collecting, files, generate, iterables
 from penstock.connectors.base import Fetched, ReadContext, Split
+from penstock.core.times import to_micros
 from penstock.errors import BadRecordError, ExternalError, PipelineError
-from penstock.graph.describe import describe_node
-from penstock.graph.logical import Read
+from penstock.plan.operations.read import Read
+from penstock.plan.signatures import describe_node
 from penstock.protocol.messages import OperatorMetrics
 from penstock.task.sources import FEW_ROWS, SPLITS_TOLD, SourceBatch, SourceDriver, SplitEntry, owner_of
-from penstock.times import to_micros
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -12,12 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from window_cases import GROUPS, SCHEMA, Batch, Restore, frame_of, histories
 
-from penstock.batches import EVENT_TIME
 from penstock.connectors.base import EventTime
 from penstock.connectors.declaring import watermark_strategy
 from penstock.connectors.event_times import event_time_form
+from penstock.core.batches import EVENT_TIME
 from penstock.expressions import col, when
-from penstock.graph.logical import AssignEventTime, Explode, Filter, MapBatches, MapRows, Node, Operation, Project
+from penstock.plan.logical import Node
+from penstock.plan.operation import Operation
+from penstock.plan.operations.event_time import AssignEventTime
+from penstock.plan.operations.explode import Explode
+from penstock.plan.operations.filter import Filter
+from penstock.plan.operations.map_batches import MapBatches
+from penstock.plan.operations.map_rows import MapRows
+from penstock.plan.operations.project import Project
 from penstock.testing.harness import OperatorHarness, input_node
 from penstock.types import INT64, STRING, Field, ListType, Schema, row_class, schema_of
 

@@ -10,10 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from window_cases import GROUPS, SCHEMA, Batch, Restore, frame_of, histories
 
-from penstock.api.over import top_schema
-from penstock.batches import EVENT_TIME, WATERMARK
+from penstock.core.batches import EVENT_TIME, WATERMARK
 from penstock.expressions import col
-from penstock.graph.logical import Deduplicate, Node, Top
+from penstock.plan.building.schemas import top_schema
+from penstock.plan.logical import Node
+from penstock.plan.operations.deduplicate import Deduplicate
+from penstock.plan.operations.top import Top
+from penstock.plan.order import Order
 from penstock.task.operators import top
 from penstock.testing.harness import OperatorHarness, input_node
 from penstock.types import FLOAT64, STRING, Field, Schema, row_class
@@ -23,8 +26,9 @@ HOUR = 3_600_000_000
 
 def top_node(n, by, descending=True, schema=SCHEMA, ttl=None):
     source = input_node(schema, row_class(schema), ("key",), event_time=True)
-    out = top_schema(n, by, schema, ("key",))
-    return Node("n1", Top(n, by, descending, ttl), (source,), out, row_class(out), True, keys=("key",), mode="upsert")
+    order = (Order(by, descending),)
+    out = top_schema(n, order, source)
+    return Node("n1", Top(n, order, ttl), (source,), out, row_class(out), True, keys=("key",), mode="upsert")
 
 
 def deduplicate_node(keep, ttl=None, *, event_time=True):

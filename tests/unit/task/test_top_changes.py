@@ -19,11 +19,14 @@ from hypothesis import strategies as st
 from window_cases import GROUPS
 
 from penstock import Pipeline, col, count
-from penstock.api.over import top_schema
-from penstock.batches import EVENT_TIME
 from penstock.connectors import iterables
+from penstock.core.batches import EVENT_TIME
 from penstock.errors import PipelineError
-from penstock.graph.logical import RETRACTED, Node, Top
+from penstock.functions.windows.definitions import RETRACTED
+from penstock.plan.building.schemas import top_schema
+from penstock.plan.logical import Node
+from penstock.plan.operations.top import Top
+from penstock.plan.order import Order
 from penstock.state import sorted_runs
 from penstock.state.row_order import order_of
 from penstock.state.segments import decode_segments, encode_segments
@@ -39,8 +42,9 @@ def top_node(n: int, *, descending: bool = True, ttl: int | None = None) -> Node
     by = col("x")
     source = input_node(ROWS, row_class(ROWS), ("key",), event_time=True)
     source.mode = "retract"
-    out = top_schema(n, by, ROWS, ("key",))
-    return Node("n1", Top(n, by, descending, ttl), (source,), out, row_class(out), True, ("key",), mode="retract")
+    order = (Order(by, descending),)
+    out = top_schema(n, order, source)
+    return Node("n1", Top(n, order, ttl), (source,), out, row_class(out), True, ("key",), mode="retract")
 
 
 def frame_of(rows: list[tuple[Any, ...]]) -> pl.DataFrame:
@@ -263,11 +267,14 @@ def test_a_batch_looks_at_few_rows_of_a_key_with_many(monkeypatch):
     ids=lambda values: str(values.dtype),
 )
 @pytest.mark.parametrize("descending", [True, False])
-def test_the_order_of_values_is_that_of_their_integers(values, descending):
-    order = order_of(values, descending=descending)
+@pytest.mark.parametrize("nulls_last", [None, True, False])
+def test_the_order_of_values_is_that_of_their_integers(values, descending, nulls_last):
+    """Where nothing is said of nulls NaN is as null, and otherwise the greatest value."""
+    order = order_of(values, descending=descending, nulls_last=nulls_last)
     assert order.dtype == np.int64
-    frame = pl.DataFrame({"x": values.fill_nan(None) if values.dtype.is_float() else values, "o": order})
-    worst_first = frame.sort("x", descending=not descending, nulls_last=False)["o"].to_list()
+    alike = values.dtype.is_float() and nulls_last is None
+    frame = pl.DataFrame({"x": values.fill_nan(None) if alike else values, "o": order})
+    worst_first = frame.sort("x", descending=not descending, nulls_last=nulls_last is False)["o"].to_list()
     assert worst_first == sorted(worst_first)
 
 

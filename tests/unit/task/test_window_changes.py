@@ -19,19 +19,22 @@ from test_windows import SHAPES, windows_of
 from window_cases import GROUPS
 
 from penstock import Pipeline, col, count, cumulative, global_, lit, session, sliding, tumbling
-from penstock.api.updates import known_keys
-from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.connectors import iterables
+from penstock.core.batches import EVENT_TIME, WATERMARK
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK, from_micros
 from penstock.errors import IncompatibleStateError, PipelineError
 from penstock.expressions import AggregatePlan, Expr
-from penstock.graph.describe import describe_node, state_signature
-from penstock.graph.logical import RETRACTED, AssignWindows, Node, TumblingWindow, WindowChanges, window_bounds
+from penstock.functions.windows.definitions import RETRACTED, TumblingWindow, window_bounds
+from penstock.plan.building.changes import known_keys
+from penstock.plan.logical import Node
+from penstock.plan.operations.assign_windows import AssignWindows
+from penstock.plan.operations.window_changes import WindowChanges
+from penstock.plan.signatures import describe_node, state_signature
 from penstock.protocol.keygroups import key_group_range, subtask_of
 from penstock.state.hashing import key_group_of
 from penstock.task import sources
 from penstock.task.operators import window_changes
 from penstock.testing.harness import OperatorHarness, input_node
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK, from_micros
 from penstock.types import BOOLEAN, INT64, STRING, TIMESTAMP, Field, Schema, row_class
 
 BOUNDS = window_bounds(retracts=False)

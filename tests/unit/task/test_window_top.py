@@ -9,10 +9,13 @@ from hypothesis import strategies as st
 from test_windows import SHAPES, TIMES, windows_of
 from window_cases import GROUPS, LATE, SCHEMA, comparable, frame_of, group_of, histories, late_rows, run
 
-from penstock.api.over import top_schema, window_rows_schema
-from penstock.batches import EVENT_TIME
+from penstock.core.batches import EVENT_TIME
 from penstock.expressions import col, struct
-from penstock.graph.logical import Node, SessionWindow, TumblingWindow, WindowAggregate
+from penstock.functions.windows.definitions import SessionWindow, TumblingWindow
+from penstock.plan.building.schemas import top_schema, window_rows_schema
+from penstock.plan.logical import Node
+from penstock.plan.operations.window_aggregate import WindowAggregate
+from penstock.plan.order import Order
 from penstock.state.segments import decode_segments
 from penstock.testing.harness import OperatorHarness, input_node
 from penstock.types import row_class
@@ -29,7 +32,9 @@ def rows_node(window, verb, packed, out):
 def top_node(window, n, descending):
     packed = struct("value")
     packed = packed.top_k_by(KIND, n) if descending else packed.bottom_k_by(KIND, n)
-    return rows_node(window, "top", packed, window_rows_schema("top", top_schema(n, KIND, SCHEMA, ("key",)), ("key",)))
+    source = input_node(SCHEMA, row_class(SCHEMA), ("key",), event_time=True)
+    best = top_schema(n, (Order(KIND, descending),), source)
+    return rows_node(window, "top", packed, window_rows_schema("top", best, ("key",)))
 
 
 def deduplicate_node(window, keep):

@@ -30,13 +30,13 @@ from window_cases import (
     window_node,
 )
 
-from penstock.batches import EVENT_TIME, WATERMARK
+from penstock.core.batches import EVENT_TIME, WATERMARK
+from penstock.core.times import MAX_WATERMARK, to_micros
 from penstock.errors import IncompatibleStateError
 from penstock.expressions import col, count
-from penstock.graph.logical import CumulativeWindow, SlidingWindow, TumblingWindow
+from penstock.functions.windows.definitions import CumulativeWindow, SlidingWindow, TumblingWindow
 from penstock.task.operators import levels, window_aggregate, window_panes
 from penstock.testing.harness import OperatorHarness
-from penstock.times import MAX_WATERMARK, to_micros
 from penstock.types import FLOAT64, INT64, Field, Schema
 
 TIMES = st.integers(-50, 120)
@@ -339,7 +339,7 @@ def test_rows_that_come_before_a_large_merge_is_done_are_kept(monkeypatch):
         rows = [(f"k{n}", 10 * batch + n, batch + n) for n in range(8)]
         harness.operators[0].process(frame_of(rows), harness.collected)
         if batch % 3:
-            harness.operators[0].go_on()
+            harness.operators[0].run_background_slice()
     found = harness.restored(harness.snapshot())
     for each in (harness, found):
         each.collected.frames.clear()
@@ -361,7 +361,7 @@ def test_a_window_of_many_keys_fires_in_parts_and_large_merges_are_done_between_
     for batch in range(6):
         rows = [(f"k{n}", 10 * batch + n % 10, batch + n) for n in range(60)]
         operator.process(frame_of(rows), harness.collected)
-        while operator.go_on():
+        while operator.run_background_slice():
             left += 1
             snapshots.append(harness.freeze())
     assert left > levels._PARTS

@@ -16,17 +16,19 @@ import polars as pl
 import pytest
 from hypothesis import strategies as st
 
-from penstock.batches import EVENT_TIME, WATERMARK
+from penstock.core.batches import EVENT_TIME, WATERMARK
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.expressions import AggregatePlan, Expr, col, count
-from penstock.graph.logical import Node, Window, WindowAggregate
-from penstock.process_functions import OutputTag
+from penstock.functions.process_functions import OutputTag
+from penstock.functions.windows.definitions import Window
+from penstock.plan.logical import Node
+from penstock.plan.operations.window_aggregate import WindowAggregate
 from penstock.protocol.keygroups import key_group_range, subtask_of
 from penstock.state import sorted_runs
 from penstock.state.hashing import key_group_of
 from penstock.task.combining import Combiner
 from penstock.task.operators import session_store, session_window, waiting_rows
 from penstock.testing.harness import OperatorHarness, input_node
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.types import INT64, STRING, Field, Schema, row_class
 
 SCHEMA = Schema((Field("key", STRING, nullable=True), Field("value", INT64)))
@@ -40,6 +42,8 @@ AGGREGATES: tuple[tuple[str, Expr], ...] = (
     ("even", count(filter=col("value") % 2 == 0)),
     ("great", (col("value") > 5_000).any()),
     ("distinct", (col("value") % 7).collect_distinct()),
+    ("most", (col("value") % 3).mode()),
+    ("usual", (col("value") % 5).mode("least")),
     ("least", col("value").max_by(-col("value"))),
     ("tied", col("value").max_by(col("value") * 0)),
     ("about", (col("value") % 7).approx_n_unique()),

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from penstock import Pipeline, PipelineError, count, tumbling
-from penstock.blocking import run_blocking
 from penstock.connectors import iterables
 from penstock.connectors.collecting import Sink
+from penstock.core.blocking import run_blocking
 from penstock.protocol.outputs import OutputLedger
 from penstock.testing import elapse, pipelines
 from penstock.testing.feeds import Collected, feeds_of, rewired

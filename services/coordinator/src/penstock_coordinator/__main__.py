@@ -13,6 +13,7 @@ from penstock.adapters.cluster_ports import cluster_log, cluster_metadata, clust
 from penstock.adapters.conditional_put import check_conditional_put
 from penstock.adapters.system_clock import SystemClock
 from penstock.coordination.retrying_ports import retry_until_done
+from penstock.core.times import duration_us
 from penstock.errors import UsageError
 from penstock.jobmanager.coordinator import CoordinatorService, CoordinatorTimeouts, TaskManagerStarter
 from penstock.jobmanager.leadership import ControlPorts
@@ -31,7 +32,6 @@ from penstock.service.http_server import (
 from penstock.service.option_types import count, positive
 from penstock.service.process_exit import leave
 from penstock.settings import ClusterSettings
-from penstock.times import duration_us
 from penstock_coordinator.application import ApplicationOptions, submit_application
 from penstock_coordinator.launching import task_manager_starter
 from penstock_coordinator.metrics import coordinator_samples

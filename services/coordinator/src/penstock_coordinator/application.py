@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from penstock.api.loading import parse_parameters
 from penstock.coordination.control_topics import REQUESTS, create_control_topics
 from penstock.coordination.job_catalog import JobCatalog
 from penstock.coordination.retrying_ports import RetryingBlobs, RetryingLog
 from penstock.errors import UsageError
+from penstock.loading import parse_parameters
 from penstock.ports import Blobs, Clock, Log, NewRecord
 from penstock.protocol.messages import encode
 from penstock.settings import ClusterSettings

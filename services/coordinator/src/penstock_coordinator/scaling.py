@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from penstock.core.times import duration_us
 from penstock.errors import UsageError
 from penstock.jobmanager.autoscaling import Scaling
 from penstock.jobmanager.coordinator import CoordinatorTimeouts
 from penstock.protocol.autoscaling import ScalingLimits
-from penstock.times import duration_us
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import httpx2
 
 from penstock.adapters.cluster_ports import cluster_log, cluster_metadata, cluster_store
 from penstock.adapters.system_clock import SystemClock
-from penstock.garbage import ease_collection
+from penstock.core.garbage import ease_collection
 from penstock.ports import Clock
 from penstock.service.access import Access, access_of
 from penstock.service.credentials import token_between_services

@@ -14,6 +14,7 @@ from penstock.adapters.cluster_ports import cluster_log, cluster_store
 from penstock.adapters.system_clock import SystemClock
 from penstock.coordination.control_topics import create_control_topics
 from penstock.coordination.retrying_ports import RetryingLog
+from penstock.core.times import duration_us
 from penstock.observability.metrics import TASK_MANAGER_SLOTS, WORKER_MEMORY, Sample
 from penstock.service.access import access_of, is_loopback
 from penstock.service.http_server import (
@@ -33,7 +34,6 @@ from penstock.task.environment import SubtaskSettings
 from penstock.taskmanager.supervisor import SpecOf, Supervisor
 from penstock.taskmanager.worker import resident_bytes
 from penstock.taskmanager.worker_process import WorkerSpec
-from penstock.times import duration_us
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from penstock.api.verbs import Verbs, co_process_node
-from penstock.arguments import checked
-from penstock.process_functions import BroadcastProcess, KeyedBroadcastProcess, KeyedCoProcess
+from penstock.api.verbs import Verbs
+from penstock.core.arguments import checked
+from penstock.functions.process_functions import BroadcastProcess, KeyedBroadcastProcess, KeyedCoProcess
+from penstock.plan.building.functions import process_two
 
 if TYPE_CHECKING:
     from penstock.api.keyed_streams import KeyedStream
@@ -41,7 +42,7 @@ class ConnectedStreams(Verbs, Generic[T, U]):
             >>> bids.key_by("auction").connect(dear.key_by("auction")).process(Warned()).collect().height
             5
         """
-        return self._left._pipeline._stream_of(co_process_node(self._left, self._right, process))
+        return self._left._pipeline._stream_of(process_two(self._left._rows, self._right._rows, process).node)
 
 
 class BroadcastStream(Verbs, Generic[T]):
@@ -82,7 +83,7 @@ class BroadcastConnectedStreams(Verbs, Generic[T, U]):
             >>> bids.connect(bids.filter(col("price") > 200).broadcast()).process(Both()).collect().height
             5
         """
-        return self._left._pipeline._stream_of(co_process_node(self._left, self._right, process))
+        return self._left._pipeline._stream_of(process_two(self._left._rows, self._right._rows, process).node)
 
 
 @checked
@@ -110,4 +111,4 @@ class KeyedBroadcastConnectedStreams(Verbs, Generic[T, U]):
             >>> sorted(bids.key_by("auction").connect(dear).process(Both()).collect().rows())
             [(1, 1.0), (1, 2.0), (2, 0.0), (2, 1.0), (2, 2.0)]
         """
-        return self._left._pipeline._stream_of(co_process_node(self._left, self._right, process))
+        return self._left._pipeline._stream_of(process_two(self._left._rows, self._right._rows, process).node)

@@ -6,33 +6,29 @@ What `over()` and `window(...)` make of them has verbs of its own.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
 
 from penstock.api.connected_streams import BroadcastStream, ConnectedStreams, KeyedBroadcastConnectedStreams
-from penstock.api.over import aggregates_schema, over_schema, top_schema
-from penstock.api.row_windows import count_windows
 from penstock.api.update_streams import UpsertStream
-from penstock.api.verbs import StreamBase, Verbs, check_connected, check_together, process_node
+from penstock.api.verbs import StreamBase, Verbs
 from penstock.api.windowed_streams import CountWindowedStream, WindowedStream
-from penstock.arguments import checked
 from penstock.connectors.base import Row
+from penstock.core.arguments import checked
+from penstock.core.times import Duration
 from penstock.errors import PipelineError
-from penstock.expressions import Expr, col, contains_aggregate, output_field, output_name
-from penstock.graph.logical import (
-    Deduplicate,
-    GlobalWindow,
-    Over,
-    RowWindow,
-    RunningAggregate,
-    RunningReduce,
-    SessionWindow,
-    Top,
-)
-from penstock.process_functions import KeyedProcess, OutputTag
-from penstock.times import Duration, duration_us
-from penstock.types import DURATION, INTEGERS, Schema
+from penstock.expressions import Expr, output_name
+from penstock.functions.process_functions import KeyedProcess, OutputTag
+from penstock.functions.windows.definitions import RANK, RowWindow
+from penstock.plan.building.aggregates import aggregate, deduplicate, over, over_frame, reduce, top
+from penstock.plan.building.functions import check_connected, check_together
+from penstock.plan.building.functions import process as process_rows
+from penstock.plan.building.row_windows import count_windows
+from penstock.plan.building.rows import Rows
+from penstock.plan.building.windows import check_windows
+from penstock.plan.operations.over import Over
+from penstock.plan.order import orders
 
 if TYPE_CHECKING:
     from penstock.api.stream import Stream
@@ -40,16 +36,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 U = TypeVar("U")
-
-
-@checked
-def _check_gap(gap: Expr, columns: Schema) -> None:
-    kind = output_field(gap, columns, "session").type
-    if contains_aggregate(gap) or (kind != DURATION and kind not in INTEGERS):
-        raise PipelineError(
-            f"session: the gap {gap} is {kind}; it must say of each row how long a session waits behind it: a duration, "
-            "or whole microseconds"
-        )
 
 
 @checked
@@ -76,13 +62,7 @@ class KeyedStream(StreamBase, Generic[T]):
             >>> sorted(per_minute.select("auction", "bids", "highest").collect().rows())
             [(1, 2, 120.0), (2, 1, 80.0), (2, 1, 250.0)]
         """
-        if not self._node.event_time and not isinstance(window, GlobalWindow):
-            raise PipelineError(
-                "window: the stream has no event time; say event_time='column' at the source "
-                "(a map or process keeps the event time of its input), or with_processing_time() before key_by"
-            )
-        if isinstance(window, SessionWindow) and window.gap is not None:
-            _check_gap(window.gap, self._node.schema)
+        check_windows(self._node, window)
         return WindowedStream(self, window, late=None)
 
     @overload
@@ -112,9 +92,9 @@ class KeyedStream(StreamBase, Generic[T]):
             [(2, 250.0)]
         """
         if isinstance(other, BroadcastStream):
-            check_together(self, other._stream)
+            check_together(self._rows, other._stream._rows)
             return KeyedBroadcastConnectedStreams(self, other._stream)
-        check_connected(self, other)
+        check_connected(self._rows, other._rows)
         return ConnectedStreams(self, other)
 
     def count_window(self, size: int, every: int | None = None) -> CountWindowedStream[T]:
@@ -162,17 +142,7 @@ class KeyedStream(StreamBase, Generic[T]):
             >>> before.select("auction", "mean").collect().rows()
             [(1, 50.0), (2, 250.0), (1, 85.0), (2, 165.0)]
         """
-        if not self._node.event_time:
-            raise PipelineError(
-                "over: the stream has no event time, by which its rows are ordered; say event_time='column' at the "
-                "source, or with_event_time(...)"
-            )
-        if within is not None and rows is not None:
-            raise PipelineError("over: give within= or rows=, not both")
-        if rows is not None and rows < 1:
-            raise PipelineError(f"over: rows must be 1 or more, this one included; got {rows}")
-        within_us = None if within is None else duration_us(within, "over: within")
-        return OverStream(self, Over((), within_us, rows))
+        return OverStream(self, over_frame(self._node, within, rows))
 
     @overload
     def deduplicate(self, keep: Literal["first"] = "first", *, ttl: Duration | None = None) -> Stream[T]: ...
@@ -196,13 +166,20 @@ class KeyedStream(StreamBase, Generic[T]):
             >>> sorted(newest.collect().rows())
             [(1, 120.0), (2, 80.0)]
         """
-        node, operation = self._node, Deduplicate(keep, self._pipeline._ttl_us(ttl, "deduplicate"))
-        if keep == "first":
-            return self._pipeline._stream_of(self._derive(operation, node.schema, node.row_type))
-        derived = self._derive(operation, node.schema, node.row_type, keys=node.keys, mode="upsert")
-        return UpsertStream(self._pipeline, derived)
+        rows = deduplicate(self._rows, keep, ttl)
+        return self._pipeline._stream_of(rows.node) if keep == "first" else self._updates(rows)
 
-    def top(self, n: int, *, by: Expr | str, descending: bool = True, ttl: Duration | None = None) -> UpsertStream:
+    def top(
+        self,
+        n: int | None,
+        *,
+        by: Expr | str | Sequence[Expr | str],
+        descending: bool | Sequence[bool] = True,
+        nulls_last: bool | Sequence[bool] | None = None,
+        offset: int = 0,
+        rank: str | None = RANK,
+        ttl: Duration | None = None,
+    ) -> UpsertStream:
         """The best `n` rows of every key so far, as updates: the keys, the rank from 1, then the other columns.
 
         A row replaces the earlier one of its keys and rank; a batch sends the ranks that it changed, each row with
@@ -210,25 +187,33 @@ class KeyedStream(StreamBase, Generic[T]):
         others.
 
         Args:
-            n: how many rows per key.
-            by: the column or expression that orders them.
-            descending: whether the greatest is the best.
+            n: how many rows per key; None: all, which are kept then, and sent as `UpsertStream.changes`.
+            by: the column or expression that orders them, or several, of which a later one decides where the ones before
+                are equal.
+            descending: whether the greatest is the best; a list has one for each of `by`.
+            nulls_last: whether null is behind all values or in front of them, whatever the direction is; NaN is the
+                greatest value then, as in databases. A list has one for each of `by`.
+            offset: how many of the best rows are left out; ranks count them.
+            rank: the name of the column of ranks. None: there is none, and the rows are `UpsertStream.changes` in the
+                columns of the stream: a row is added when it comes to be one of the best, and taken back when it is none
+                any more, and nothing is sent when only ranks change.
             ttl: how long the ranks of a key are kept after one of them changed, in processing time and up to an eighth
                 longer; its next row begins anew then, and nothing is sent before that. As `state_ttl` says if not given.
 
         Raises:
-            PipelineError: such values have no order, or there is a column "rank".
+            PipelineError: such values have no order, a number is less than it may be, or a column has the name of the
+                ranks.
 
         Example:
             >>> best = bids.key_by("auction").top(1, by="price").select("auction", "rank", "price")
             >>> sorted(best.collect().rows())
             [(1, 1, 120.0), (2, 1, 250.0)]
+            >>> others = bids.key_by("auction").top(1, by=["price", "at"], descending=[True, False], offset=1, rank=None)
+            >>> sorted(others.select("auction", "price").final().collect().rows())
+            [(1, 50.0), (2, 80.0)]
         """
-        order = col(by) if isinstance(by, str) else by
-        schema = top_schema(n, order, self._node.schema, self._node.keys)
-        operation = Top(n, order, descending, self._pipeline._ttl_us(ttl, "top"))
-        derived = self._derive(operation, schema, keys=self._node.keys, mode="upsert")
-        return UpsertStream(self._pipeline, derived)
+        order = orders("top", by, descending, nulls_last)
+        return self._updates(top(self._rows, n, order, ttl, offset=offset, rank=rank))
 
     def agg(self, *, ttl: Duration | None = None, **aggregates: Expr) -> UpsertStream:
         """The running result per key: every batch emits the new result of each key it touched.
@@ -243,13 +228,7 @@ class KeyedStream(StreamBase, Generic[T]):
             >>> sorted(totals.collect().rows())
             [(1, 2, 170.0), (2, 2, 330.0)]
         """
-        from penstock.expressions.aggregates import AggregatePlan  # loads Polars
-
-        keys = self._node.schema.select(self._node.keys)
-        plan = AggregatePlan.build(tuple(aggregates.items()), self._node.schema, event_time=self._node.event_time)
-        schema = aggregates_schema(keys, (), plan.output_fields)
-        operation = RunningAggregate(tuple(aggregates.items()), self._pipeline._ttl_us(ttl, "agg"))
-        return UpsertStream(self._pipeline, self._derive(operation, schema, keys=self._node.keys, mode="upsert"))
+        return self._updates(aggregate(self._rows, aggregates, ttl))
 
     def reduce(self, function: Callable[[T, T], T], *, ttl: Duration | None = None) -> UpsertStream:
         """The running `function(accumulated, row)` per key; the first row of a key is its first result.
@@ -265,9 +244,10 @@ class KeyedStream(StreamBase, Generic[T]):
             >>> sorted(bids.key_by("auction").reduce(dearer).select("auction", "price").collect().rows())
             [(1, 120.0), (2, 250.0)]
         """
-        operation = RunningReduce(function, self._pipeline._ttl_us(ttl, "reduce"))
-        node = self._derive(operation, self._node.schema, self._node.row_type, keys=self._node.keys, mode="upsert")
-        return UpsertStream(self._pipeline, node)
+        return self._updates(reduce(self._rows, function, ttl))
+
+    def _updates(self, rows: Rows) -> UpsertStream:
+        return UpsertStream(self._pipeline, rows.node)
 
     def process(self, process: KeyedProcess[T, U]) -> Stream[U]:
         """Run a `KeyedProcess`: state and timers per key.
@@ -282,7 +262,7 @@ class KeyedStream(StreamBase, Generic[T]):
             >>> bids.key_by("auction").process(Raised()).collect().rows()
             [(1, 120.0)]
         """
-        return self._pipeline._stream_of(process_node(self, process))
+        return self._pipeline._stream_of(process_rows(self._rows, process).node)
 
 
 @checked
@@ -330,7 +310,4 @@ class OverStream(Verbs, Generic[T]):
         """
         keyed = self._keyed
         columns = tuple([(output_name(expr, "over"), expr) for expr in exprs] + list(named.items()))
-        node = keyed._derive(replace(self._frame, columns=columns), over_schema(columns, keyed._node.schema))
-        if self._frame.late is not None:
-            node.sides = {self._frame.late.name: keyed._node.schema}
-        return keyed._pipeline._stream_of(node)
+        return keyed._pipeline._stream_of(over(keyed._rows, self._frame, columns).node)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from penstock.arguments import checked
+from penstock.core.arguments import checked
 from penstock.errors import UsageError, nearest
 
 T = TypeVar("T", str, int, float, bool)

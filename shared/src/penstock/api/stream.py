@@ -7,47 +7,47 @@ others have modules of their own.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
-from penstock.api.async_verbs import awaited_class, call_settings, check_on_error
 from penstock.api.connected_streams import BroadcastConnectedStreams, BroadcastStream
-from penstock.api.joins import On, in_time, join_node, join_time, lookup_join_node, regular_join_node
 from penstock.api.keyed_streams import KeyedStream, OverStream
-from penstock.api.sets import set_node
 from penstock.api.update_streams import UpsertStream
-from penstock.api.verbs import (
-    ALL_TOGETHER,
-    OF_WINDOWS,
-    ColumnVerbs,
-    belongs_before,
-    check_keys,
-    check_together,
-    dead_letters_node,
-    key_names,
-    process_node,
-    returned_class,
-)
+from penstock.api.verbs import OF_WINDOWS, StreamBase, belongs_before
 from penstock.api.windowed_streams import WindowedStream
-from penstock.arguments import checked
 from penstock.connectors.base import Row, WatermarkStrategy
 from penstock.connectors.event_times import TimeUnit
 from penstock.connectors.lookups import Lookup
-from penstock.errors import PipelineError
-from penstock.expressions import Expr, Operand, col
-from penstock.graph.logical import (
-    As,
-    AssignProcessingTime,
-    Explode,
-    FixedWindow,
-    JoinKind,
-    MapAsync,
-    MapBatches,
-    MapRows,
+from penstock.core.arguments import checked
+from penstock.core.times import Duration
+from penstock.expressions import Expr, Operand
+from penstock.functions.process_functions import OutputTag, Process
+from penstock.functions.windows.definitions import FixedWindow
+from penstock.plan.building import columns as verbs
+from penstock.plan.building.calls import awaited_class, call_settings, check_on_error
+from penstock.plan.building.functions import check_together, returned_class
+from penstock.plan.building.functions import process as process_rows
+from penstock.plan.building.grouping_sets import cube_sets, grouped, rollup_sets
+from penstock.plan.building.joins import (
+    On,
+    check_in_time,
+    check_of_lookup,
+    join_current_rows,
+    join_in_time,
+    join_lookup,
+    join_time,
 )
-from penstock.process_functions import OutputTag, Process
-from penstock.times import Duration, duration_us
-from penstock.types import Field, ListType, Schema, schema_of
+from penstock.plan.building.keys import ALL_TOGETHER, check_keys, check_new_keys, key_by, key_names
+from penstock.plan.building.rows import Rows
+from penstock.plan.building.sets import set_operation
+from penstock.plan.building.sources import dead_letters
+from penstock.plan.building.temporal_filters import temporal_filter
+from penstock.plan.building.times import with_event_time, with_processing_time
+from penstock.plan.operations.join import JoinKind
+from penstock.plan.operations.map_async import MapAsync
+from penstock.plan.operations.map_batches import MapBatches
+from penstock.plan.operations.map_rows import MapRows
+from penstock.types import Schema, schema_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +58,7 @@ U = TypeVar("U")
 
 
 @checked
-class Stream(ColumnVerbs, Generic[T]):
+class Stream(StreamBase, Generic[T]):
     """A stream of rows `T`."""
 
     def _instead(self, name: str) -> str:
@@ -74,6 +74,12 @@ class Stream(ColumnVerbs, Generic[T]):
             return "the stream has no windows; write .key_by(...).window(...) before it"
         return super()._instead(name)
 
+    def _of(self, rows: Rows) -> Stream[Any]:
+        return Stream(self._pipeline, rows.node)
+
+    def _updates(self, rows: Rows) -> UpsertStream:
+        return UpsertStream(self._pipeline, rows.node)
+
     def select(self, *exprs: Expr | str, **named: Operand) -> Stream[Row]:
         """Only these columns: names, expressions, or `name=expression`.
 
@@ -84,7 +90,7 @@ class Stream(ColumnVerbs, Generic[T]):
             >>> bids.select("auction", euros=col("price") * 0.5).collect().rows()
             [(1, 25.0), (2, 125.0), (1, 60.0), (2, 40.0)]
         """
-        return Stream(self._pipeline, self._select_node(exprs, named))
+        return self._of(verbs.select(self._rows, exprs, named))
 
     def with_columns(self, *exprs: Expr, **named: Operand) -> Stream[Row]:
         """All columns and these; one that exists is replaced in its place.
@@ -95,7 +101,7 @@ class Stream(ColumnVerbs, Generic[T]):
             >>> bids.with_columns(dear=col("price") > 100).select("price", "dear").collect().rows()
             [(50.0, False), (250.0, True), (120.0, True), (80.0, False)]
         """
-        return Stream(self._pipeline, self._with_columns_node(exprs, named))
+        return self._of(verbs.with_columns(self._rows, exprs, named))
 
     def drop(self, *names: str) -> Stream[Row]:
         """All columns but these.
@@ -104,7 +110,7 @@ class Stream(ColumnVerbs, Generic[T]):
             >>> bids.drop("at", "tags").schema.names
             ('auction', 'price')
         """
-        return Stream(self._pipeline, self._drop_node(names))
+        return self._of(verbs.drop(self._rows, names))
 
     def rename(self, names: Mapping[str, str]) -> Stream[Row]:
         """The same columns with other names: `rename({"old": "new"})`.
@@ -113,7 +119,7 @@ class Stream(ColumnVerbs, Generic[T]):
             >>> bids.rename({"price": "euros"}).schema.names
             ('auction', 'euros', 'at', 'tags')
         """
-        return Stream(self._pipeline, self._rename_node(names))
+        return self._of(verbs.rename(self._rows, names))
 
     def filter(self, *predicates: Expr) -> Stream[T]:
         """Only the rows for which every predicate is true; null counts as false.
@@ -122,7 +128,7 @@ class Stream(ColumnVerbs, Generic[T]):
             >>> bids.filter(col("price") > 100, col("auction") == 1).select("auction", "price").collect().rows()
             [(1, 120.0)]
         """
-        return Stream(self._pipeline, self._filter_node(predicates))
+        return self._of(verbs.filter_rows(self._rows, predicates))
 
     def explode(self, *columns: str) -> Stream[Row]:
         """One row per element of these list columns. An empty or null list gives one row with null, as in Polars.
@@ -131,18 +137,7 @@ class Stream(ColumnVerbs, Generic[T]):
             >>> bids.explode("tags").select("auction", "tags").collect().rows()
             [(1, 'new'), (2, None), (1, 'hot'), (1, 'web'), (2, 'web')]
         """
-        if not columns:
-            raise PipelineError("explode: name at least one list column")
-        fields: list[Field] = []
-        for field in self._node.schema:
-            if field.name in columns:
-                if not isinstance(field.type, ListType):
-                    raise PipelineError(f"explode: {field.name} is {field.type}, not a list")
-                field = Field(field.name, field.type.inner, nullable=True)
-            fields.append(field)
-        for name in columns:
-            self._node.schema.field(name, "explode")
-        return Stream(self._pipeline, self._derive(Explode(columns), Schema(tuple(fields))))
+        return self._of(verbs.explode(self._rows, columns))
 
     def map(self, function: Callable[[T], U], *, returns: type[U] | None = None) -> Stream[U]:
         """One row in, one row out. The output's class comes from the annotation of `function`, or from `returns`.
@@ -154,8 +149,7 @@ class Stream(ColumnVerbs, Generic[T]):
             [(1, 100.0), (2, 500.0), (1, 240.0), (2, 160.0)]
         """
         row_type = returned_class(function, returns, "map", many=False)
-        node = self._derive(MapRows(function, flat=False), schema_of(row_type, "map"), row_type)
-        return Stream(self._pipeline, node)
+        return self._of(self._rows.derive(MapRows(function, flat=False), schema_of(row_type, "map"), row_type))
 
     def flat_map(self, function: Callable[[T], Iterable[U]], *, returns: type[U] | None = None) -> Stream[U]:
         """One row in, any number of rows out: `function` returns or yields them.
@@ -168,8 +162,7 @@ class Stream(ColumnVerbs, Generic[T]):
             [(1, 50.0), (1, 120.0), (1, 120.0), (2, 80.0)]
         """
         row_type = returned_class(function, returns, "flat_map", many=True)
-        node = self._derive(MapRows(function, flat=True), schema_of(row_type, "flat_map"), row_type)
-        return Stream(self._pipeline, node)
+        return self._of(self._rows.derive(MapRows(function, flat=True), schema_of(row_type, "flat_map"), row_type))
 
     @overload
     def map_batches(self, function: Callable[[pa.RecordBatch], pa.RecordBatch]) -> Stream[T]: ...
@@ -200,7 +193,7 @@ class Stream(ColumnVerbs, Generic[T]):
         """
         schema = self._node.schema if returns is None else schema_of(returns, "map_batches: returns")
         row_type = self._node.row_type if returns is None else returns if isinstance(returns, type) else None
-        return Stream(self._pipeline, self._derive(MapBatches(function), schema, row_type))
+        return self._of(self._rows.derive(MapBatches(function), schema, row_type))
 
     def map_async(
         self,
@@ -251,8 +244,8 @@ class Stream(ColumnVerbs, Generic[T]):
         settings = call_settings("map_async", capacity, timeout, retries, retry_delay, retry_on, ordered=ordered)
         row_type = awaited_class(function, returns)
         check_on_error(on_error)
-        node = self._derive(MapAsync(function, settings, on_error), schema_of(row_type, "map_async"), row_type)
-        return Stream(self._pipeline, node)
+        operation = MapAsync(function, settings, on_error)
+        return self._of(self._rows.derive(operation, schema_of(row_type, "map_async"), row_type))
 
     def as_(self, row_type: type[U]) -> Stream[U]:
         """Give the columns a class again; names and types must agree, in any order.
@@ -262,26 +255,7 @@ class Stream(ColumnVerbs, Generic[T]):
             >>> totals.map(lambda total: total, returns=Total).collect().height
             4
         """
-        schema = schema_of(row_type, "as_")
-        for field in schema:
-            have = self._node.schema.field(field.name, f"as_({row_type.__name__})")
-            if have.type != field.type:
-                raise PipelineError(
-                    f"as_({row_type.__name__}): {field.name} is {have.type}, the class says {field.type}"
-                )
-            if have.nullable and not field.nullable:
-                raise PipelineError(
-                    f"as_({row_type.__name__}): {field.name} may be null; declare it '| None', use fill_null, "
-                    "or give schema= at the source, which then takes no row without it"
-                )
-        extra = [name for name in self._node.schema.names if name not in schema]
-        if extra:
-            raise PipelineError(f"as_({row_type.__name__}): the class lacks {', '.join(extra)}; drop them first")
-        if schema.names != self._node.schema.names:
-            return Stream(self._pipeline, self._project("select", tuple((n, col(n)) for n in schema.names))).as_(
-                row_type
-            )
-        return Stream(self._pipeline, self._derive(As(), schema, row_type))
+        return self._of(verbs.with_row_class(self._rows, row_type))
 
     def union(self, *others: Stream[T]) -> Stream[T]:
         """One stream of several with the same columns, in any order; rows of one input keep their order.
@@ -291,7 +265,7 @@ class Stream(ColumnVerbs, Generic[T]):
             >>> bids.union(more).collect().height
             8
         """
-        return Stream(self._pipeline, self._union_node(others))
+        return self._of(verbs.union([self._rows, *(other._rows for other in others)]))
 
     def intersect(self, other: Stream[Any] | UpsertStream, *, ttl: Duration | None = None) -> UpsertStream:
         """The rows that are in both streams, once each, as `UpsertStream.changes`: SQL's INTERSECT.
@@ -311,7 +285,7 @@ class Stream(ColumnVerbs, Generic[T]):
             >>> bids.select("auction").intersect(dear.select("auction")).final().collect().rows()
             [(2,)]
         """
-        return UpsertStream(self._pipeline, set_node("intersect", self, other, ttl))
+        return self._updates(set_operation("intersect", self._rows, other._rows, ttl))
 
     def minus(self, other: Stream[Any] | UpsertStream, *, ttl: Duration | None = None) -> UpsertStream:
         """The rows of this stream that are not in the other one, once each, as `UpsertStream.changes`: SQL's EXCEPT.
@@ -327,7 +301,7 @@ class Stream(ColumnVerbs, Generic[T]):
             >>> bids.select("auction").minus(dear.select("auction")).final().collect().rows()
             [(1,)]
         """
-        return UpsertStream(self._pipeline, set_node("minus", self, other, ttl))
+        return self._updates(set_operation("minus", self._rows, other._rows, ttl))
 
     @overload
     def join(
@@ -337,6 +311,8 @@ class Stream(ColumnVerbs, Generic[T]):
         on: On,
         how: JoinKind = "inner",
         ttl: Duration | None = None,
+        where: Expr | None = None,
+        nulls_equal: bool = False,
         suffix: str = "_right",
     ) -> UpsertStream: ...
     @overload
@@ -356,6 +332,8 @@ class Stream(ColumnVerbs, Generic[T]):
         on: On,
         how: Literal["left", "right", "full", "anti"],
         ttl: Duration | None = None,
+        where: Expr | None = None,
+        nulls_equal: bool = False,
         suffix: str = "_right",
     ) -> UpsertStream: ...
     @overload
@@ -369,6 +347,8 @@ class Stream(ColumnVerbs, Generic[T]):
         window: FixedWindow | None = None,
         as_of: bool = False,
         ttl: Duration | None = None,
+        where: Expr | None = None,
+        nulls_equal: bool = False,
         suffix: str = "_right",
     ) -> Stream[T]: ...
     @overload
@@ -382,6 +362,8 @@ class Stream(ColumnVerbs, Generic[T]):
         window: FixedWindow | None = None,
         as_of: bool = False,
         ttl: Duration | None = None,
+        where: Expr | None = None,
+        nulls_equal: bool = False,
         suffix: str = "_right",
     ) -> Stream[Row]: ...
     def join(
@@ -394,6 +376,8 @@ class Stream(ColumnVerbs, Generic[T]):
         window: FixedWindow | None = None,
         as_of: bool = False,
         ttl: Duration | None = None,
+        where: Expr | None = None,
+        nulls_equal: bool = False,
         suffix: str = "_right",
     ) -> Stream[Any] | UpsertStream:
         """Rows of this stream, the left one, beside rows of another one that have the same key, and meet them in time.
@@ -415,7 +399,7 @@ class Stream(ColumnVerbs, Generic[T]):
         `within`.
 
         Rows that come behind the watermark, of either stream, are late: counted, and left out. A null in a key is equal
-        to nothing, as in SQL.
+        to nothing, as in SQL, unless `nulls_equal` says otherwise.
 
         Without a word on time all rows of a key meet (Flink: regular join), and all rows of both streams are kept, or as
         long as `ttl` says. Then `other` may be a stream of updates, of which the rows that hold are joined, and no event
@@ -437,13 +421,19 @@ class Stream(ColumnVerbs, Generic[T]):
             within: how far apart event times may be; at most so much is included.
             window: the windows in which rows meet.
             as_of: whether a left row meets what held at its time.
+            where: a condition that a pair must fulfil beside equal keys, such as `col("price") > col("limit")`, as in
+                SQL's ON. It reads the columns of both streams under the names that they have in pairs, also where `how`
+                is `"semi"` or `"anti"`; null counts as false. A row that has no pair for which it is true has met none.
+                It is not for `as_of` and lookups.
+            nulls_equal: whether null in a key is equal to null (SQL: `IS NOT DISTINCT FROM`); otherwise it is equal to
+                nothing. It is not for lookups.
             ttl: without a word on time, how long a row is kept after it came, in processing time; else `state_ttl`.
                 What was sent of it stays as it is. What takes back a row that is forgotten does nothing, and is counted.
             suffix: what is put behind the name of a right column that the left stream has too.
 
         Raises:
-            PipelineError: a stream has no event time, keys are not there or of unlike types, or what is said of time is
-                contradictory.
+            PipelineError: a stream has no event time, keys are not there or of unlike types, what is said of time is
+                contradictory, or `where` is no condition on the columns of both.
 
         Example:
             >>> dear = bids.filter(col("price") > 100).select("auction", "at", dear="price")
@@ -453,6 +443,10 @@ class Stream(ColumnVerbs, Generic[T]):
             >>> since = bids.join(dear, on="auction", as_of=True, how="left")
             >>> since.select("auction", "price", "dear").collect().rows()
             [(1, 50.0, None), (2, 250.0, 250.0), (1, 120.0, 120.0), (2, 80.0, 250.0)]
+            >>> raised = dear.select("auction", "at", limit="dear")
+            >>> below = bids.join(raised, on="auction", within="30s", how="left", where=col("price") < col("limit"))
+            >>> sorted(below.select("auction", "price", "limit").collect().rows(), key=str)
+            [(1, 120.0, None), (1, 50.0, 120.0), (2, 250.0, None), (2, 80.0, None)]
             >>> totals = bids.key_by("auction").agg(total=col("price").sum())
             >>> beside = bids.select("auction", "price").join(totals, on="auction").final()
             >>> sorted(beside.collect().rows())
@@ -460,12 +454,15 @@ class Stream(ColumnVerbs, Generic[T]):
         """
         if isinstance(other, Lookup):
             says_more = as_of or any(each is not None for each in (within, window, ttl))
-            return Stream(self._pipeline, lookup_join_node(self, other, on, how, suffix, says_more=says_more))
+            check_of_lookup(where, nulls_equal=nulls_equal)
+            return self._of(join_lookup(self._rows, other, on, how, suffix, says_more=says_more))
         time = join_time(within, window, as_of, how)
         if time is None:
-            node = regular_join_node(self, other, on, how, ttl, suffix)
-            return UpsertStream(self._pipeline, node) if node.updates else Stream(self._pipeline, node)
-        return Stream(self._pipeline, join_node(self, in_time(other, ttl), on, how, time, suffix))
+            joined = join_current_rows(self._rows, other._rows, on, how, ttl, suffix, where, nulls_equal=nulls_equal)
+            return self._updates(joined) if joined.node.updates else self._of(joined)
+        check_in_time(other._rows, ttl)
+        joined = join_in_time(self._rows, other._rows, on, how, time, suffix, where, nulls_equal=nulls_equal)
+        return self._of(joined)
 
     def broadcast(self) -> BroadcastStream[T]:
         """This stream for `connect`: every row of it reaches every subtask of the function there.
@@ -502,7 +499,7 @@ class Stream(ColumnVerbs, Generic[T]):
             >>> sorted(bids.connect(rules.broadcast()).process(Noted()).collect().rows())
             [(1, 50.0), (1, 120.0), (2, 0.0), (2, 80.0), (2, 250.0)]
         """
-        check_together(self, other._stream)
+        check_together(self._rows, other._stream._rows)
         return BroadcastConnectedStreams(self, other._stream)
 
     def key_by(self, *columns: str | Expr, **named: Operand) -> KeyedStream[T]:
@@ -522,9 +519,51 @@ class Stream(ColumnVerbs, Generic[T]):
         """
         names = key_names(columns)
         if named:
-            self._check_new_keys(named)
+            check_new_keys(self._rows, named)
             return cast("KeyedStream[T]", self.with_columns(**named).key_by(*names, *named))
-        return KeyedStream(self._pipeline, self._keyed_node(names))
+        return KeyedStream(self._pipeline, key_by(self._rows, names).node)
+
+    def grouping_sets(self, *sets: Sequence[str]) -> KeyedStream[Row]:
+        """Group rows by several sets of columns at once: SQL's GROUPING SETS.
+
+        Every row is there once per set. Columns that are named in other sets only are null then, and the column
+        `grouping_id` tells that from a null of the row: it has a bit per grouping column, the first one the most
+        significant, which is 1 where the column is not in the set. An empty set is for all rows together.
+
+        Raises:
+            PipelineError: no column is named, one is named twice in a set, or it is not there or cannot be a key.
+
+        Example:
+            >>> sets = bids.with_columns(hot=col("price") > 100).grouping_sets(["auction"], ["hot"])
+            >>> sorted(sets.agg(bids=count()).collect().rows(), key=str)
+            [(1, None, 1, 2), (2, None, 1, 2), (None, False, 2, 2), (None, True, 2, 2)]
+        """
+        return KeyedStream(self._pipeline, grouped(self._rows, "grouping_sets", sets).node)
+
+    def rollup(self, *columns: str) -> KeyedStream[Row]:
+        """Group rows by these columns, and by all but the last, and so on up to all rows together: SQL's ROLLUP.
+
+        See `grouping_sets`.
+
+        Example:
+            >>> totals = bids.rollup("auction").window(tumbling("1m")).agg(bids=count())
+            >>> sorted(totals.select("auction", "grouping_id", "bids").collect().rows(), key=str)
+            [(1, 0, 2), (2, 0, 1), (2, 0, 1), (None, 1, 1), (None, 1, 3)]
+        """
+        return KeyedStream(self._pipeline, grouped(self._rows, "rollup", rollup_sets(columns)).node)
+
+    def cube(self, *columns: str) -> KeyedStream[Row]:
+        """Group rows by every subset of these columns: SQL's CUBE. See `grouping_sets`.
+
+        Raises:
+            PipelineError: there are more than ten columns.
+
+        Example:
+            >>> sets = bids.with_columns(hot=col("price") > 100).cube("auction", "hot")
+            >>> sets.agg(bids=count()).collect().height
+            9
+        """
+        return KeyedStream(self._pipeline, grouped(self._rows, "cube", cube_sets(columns)).node)
 
     def distinct(self, *columns: str, ttl: Duration | None = None) -> Stream[T]:
         """Only the rows whose values of these columns were not there before; of all columns, if none is named.
@@ -540,6 +579,31 @@ class Stream(ColumnVerbs, Generic[T]):
         names = columns or self._node.schema.names
         check_keys(self._node.schema, names, "distinct")
         return self.key_by(*names).deduplicate(ttl=ttl)
+
+    def temporal_filter(
+        self, *, valid_from: str | Expr | None = None, valid_until: str | Expr | None = None
+    ) -> UpsertStream:
+        """The rows that are valid at the time that event time has reached, as `UpsertStream.changes`: SQL's
+        `WHERE valid_from <= NOW() AND NOW() < valid_until`.
+
+        A row is added when the watermark reaches the beginning of its span, or when it arrives if that is later, and
+        retracted when the watermark reaches the end. Nothing is seen of a row that arrives when its span is over. The
+        rows whose spans have not ended are kept, so the bounds limit the state of what follows, too: of a running `agg`
+        or a join behind it nothing older is kept. At the end of the input event time reaches its end.
+
+        Args:
+            valid_from: a column or an expression, from when on a row is valid; null or None: from its arrival.
+            valid_until: when it is no longer valid; null or None: never.
+
+        Raises:
+            PipelineError: neither is given, one is no time, or the stream has no event time.
+
+        Example:
+            >>> last_day = bids.temporal_filter(valid_until=col("at") + timedelta(days=1))
+            >>> last_day.key_by("auction").agg(bids=count(), dear=col("price").max()).schema.names
+            ('auction', 'bids', 'dear', 'retracted')
+        """
+        return self._updates(temporal_filter(self._rows, valid_from, valid_until))
 
     def with_event_time(
         self,
@@ -580,8 +644,8 @@ class Stream(ColumnVerbs, Generic[T]):
         Raises:
             PipelineError: event time cannot be read from such values.
         """
-        node = self._timed_node(event_time, time_unit, time_format, timezone, max_out_of_orderness, watermarks)
-        return Stream(self._pipeline, node)
+        given = (event_time, time_unit, time_format, timezone, max_out_of_orderness, watermarks)
+        return self._of(with_event_time(self._rows, *given))
 
     def with_processing_time(self, *, every: Duration = "200ms") -> Stream[T]:
         """The same rows with the wall clock's time when they pass here as event time: windows behind go by the clock.
@@ -601,8 +665,7 @@ class Stream(ColumnVerbs, Generic[T]):
             >>> run_pipeline(p, [bid, elapse("59s"), bid, elapse("1s"), bid])
             [{'auction': 1, 'bids': 2}, {'auction': 1, 'bids': 1}]
         """
-        operation = AssignProcessingTime(duration_us(every, "with_processing_time: every", positive=True))
-        return Stream(self._pipeline, self._derive(operation, self._node.schema, self._node.row_type, event_time=True))
+        return self._of(with_processing_time(self._rows, every))
 
     def process(self, process: Process[T, U]) -> Stream[U]:
         """Run a `Process`: rows in, any rows out, side outputs, operator state.
@@ -615,7 +678,7 @@ class Stream(ColumnVerbs, Generic[T]):
             >>> bids.process(Dear()).collect().rows()
             [(2, 250.0), (1, 120.0)]
         """
-        return Stream(self._pipeline, process_node(self, process))
+        return self._of(process_rows(self._rows, process))
 
     def side(self, tag: OutputTag[U]) -> Stream[U]:
         """A side output of the operator that made this stream.
@@ -629,7 +692,7 @@ class Stream(ColumnVerbs, Generic[T]):
             >>> bids.process(Dear()).side(CHEAP).collect().rows()
             [(1, 50.0), (2, 80.0)]
         """
-        return Stream(self._pipeline, self._side_node(tag))
+        return self._of(self._side_rows(tag))
 
 
 class SourceStream(Stream[T]):
@@ -643,4 +706,4 @@ class SourceStream(Stream[T]):
             >>> read.dead_letters().select("error", "raw").collect().rows()
             [('Expected `int`, got `str` - at `$.auction`', b'{"auction": "one", "price": 1}')]
         """
-        return Stream(self._pipeline, dead_letters_node(self))
+        return self._of(dead_letters(self._rows))

@@ -6,56 +6,35 @@ that sums over other keys stay right; the verbs that need that put it in between
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from penstock.api.joins import On, regular_join_node
-from penstock.api.over import top_schema
-from penstock.api.sets import set_node
-from penstock.api.updates import check_ends, known_keys, moves, takes_back, update_keys
-from penstock.api.verbs import (
-    OF_WINDOWS,
-    ColumnVerbs,
-    StreamBase,
-    Verbs,
-    WrittenStream,
-    belongs_before,
-    check_keys,
-    dead_letters_node,
-    is_triggered,
-    key_names,
-    keyed_node,
-)
-from penstock.arguments import checked
+from penstock.api.verbs import OF_WINDOWS, StreamBase, Verbs, WrittenStream, belongs_before, is_triggered
 from penstock.connectors.base import ChangeSource, Row, Sink, WatermarkStrategy
 from penstock.connectors.event_times import TimeUnit
-from penstock.errors import PipelineError
-from penstock.expressions import Expr, Operand, col, columns_of, decided_by_arrival
-from penstock.graph.logical import (
-    RETRACTED,
-    AggregateChanges,
-    AssignEventTime,
-    AssignWindows,
-    Filter,
-    FixedWindow,
-    JoinKind,
-    KeyBy,
-    LastRows,
-    Mode,
-    Node,
-    Project,
-    Read,
-    RowWindow,
-    ToChanges,
-    Top,
-    Union,
-    WindowChanges,
-    ancestors,
-    window_bounds,
-)
-from penstock.process_functions import OutputTag
-from penstock.times import Duration
-from penstock.types import BOOLEAN, Field, Schema, can_be_key, row_class
+from penstock.core.arguments import checked
+from penstock.core.times import Duration
+from penstock.expressions import Expr, Operand, output_name
+from penstock.functions.process_functions import OutputTag
+from penstock.functions.windows.definitions import RANK, FixedWindow, RowWindow
+from penstock.plan.building import columns as verbs
+from penstock.plan.building.aggregates import aggregate, top
+from penstock.plan.building.changes import distinct, final, to_changes, union_of_changes
+from penstock.plan.building.grouping_sets import cube_sets, grouped, rollup_sets
+from penstock.plan.building.joins import On, join_current_rows
+from penstock.plan.building.keys import check_new_keys, key_by, key_names
+from penstock.plan.building.over_current import frame_up_to, over_current
+from penstock.plan.building.rows import Rows
+from penstock.plan.building.sets import set_operation
+from penstock.plan.building.sources import dead_letters, read, write
+from penstock.plan.building.temporal_filters import temporal_filter
+from penstock.plan.building.times import with_event_time
+from penstock.plan.building.windows import aggregate_windows_of_changes, check_windows_of_changes
+from penstock.plan.logical import Node, ancestors, sources_of
+from penstock.plan.operations.join import JoinKind
+from penstock.plan.operations.over_current import Frame, OverColumn
+from penstock.plan.order import Order, orders
 
 if TYPE_CHECKING:
     from penstock.api.pipeline import DeclaredPipeline
@@ -65,7 +44,7 @@ U = TypeVar("U")
 
 
 @checked
-class UpsertStream(ColumnVerbs):
+class UpsertStream(StreamBase):
     """A stream of updates: a row replaces the earlier one of its key (and window).
 
     `changes`, `filter` and what is keyed again have a column `retracted`: such a row takes back one that was sent before,
@@ -114,28 +93,10 @@ class UpsertStream(ColumnVerbs):
             >>> dear.schema.names
             ('auction', 'dear', 'retracted')
         """
-        return UpsertStream(self._pipeline, self._changes_node("changes", ttl))
+        return self._of(to_changes(self._rows, "changes", ttl))
 
-    def _changes_node(self, verb: str, ttl: Duration | None = None) -> Node:
-        if self._node.mode == "retract":
-            if ttl is not None:
-                raise PipelineError(
-                    f"{verb}: these are changes already, so no rows are kept here, and ttl= says nothing; give it to "
-                    f"{self._node.verb}, or to what is before it"
-                )
-            return self._node
-        keys, retracted = update_keys(self._node, verb)
-        if retracted != RETRACTED and RETRACTED in self._node.schema:
-            raise PipelineError(f"{verb}: there is a column {RETRACTED!r} already; rename it before")
-        fields = tuple(field for field in self._node.schema if field.name != retracted)
-        return self._changed(keys, retracted, Schema((*fields, Field(RETRACTED, BOOLEAN))), ttl)
-
-    def _changed(
-        self, keys: tuple[str, ...], retracted: str | None, schema: Schema, ttl: Duration | None = None
-    ) -> Node:
-        by_key = UpsertStream(self._pipeline, self._derive(KeyBy(), self._node.schema, keys=keys, mode="upsert"))
-        operation = ToChanges(retracted, self._pipeline._ttl_us(ttl, "changes"))
-        return by_key._derive(operation, schema, keys=keys, mode="retract")
+    def _of(self, rows: Rows) -> UpsertStream:
+        return UpsertStream(self._pipeline, rows.node)
 
     def filter(self, *predicates: Expr) -> UpsertStream:
         """Only the rows for which every predicate is true, as `changes`: one that no longer holds is taken back.
@@ -145,8 +106,24 @@ class UpsertStream(ColumnVerbs):
             >>> totals.filter(col("revenue") > 200).final().collect().rows()
             [(2, 2, 330.0)]
         """
-        changes = UpsertStream(self._pipeline, self._changes_node("filter"))
-        return UpsertStream(self._pipeline, changes._filter_node(predicates))
+        return self._of(verbs.filter_rows(to_changes(self._rows, "filter"), predicates))
+
+    def temporal_filter(
+        self, *, valid_from: str | Expr | None = None, valid_until: str | Expr | None = None
+    ) -> UpsertStream:
+        """The current rows that are valid at the time that event time has reached, as `changes`: see
+        `Stream.temporal_filter`. A row that is replaced or retracted before its span ends is retracted then.
+
+        Raises:
+            PipelineError: neither bound is given, one is no time, or event time does not advance here.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(bids=count(), newest=col("at").max())
+            >>> active = totals.temporal_filter(valid_until=col("newest") + timedelta(hours=1))
+            >>> active.schema.names
+            ('auction', 'bids', 'newest', 'retracted')
+        """
+        return self._of(temporal_filter(self._rows, valid_from, valid_until))
 
     def with_event_time(
         self,
@@ -173,9 +150,8 @@ class UpsertStream(ColumnVerbs):
             >>> per_hour.select("all", "revenue").collect().rows()
             [(1, 500.0)]
         """
-        changes = UpsertStream(self._pipeline, self._changes_node("with_event_time"))
-        node = changes._timed_node(event_time, time_unit, time_format, timezone, max_out_of_orderness, watermarks)
-        return UpsertStream(self._pipeline, node)
+        given = (event_time, time_unit, time_format, timezone, max_out_of_orderness, watermarks)
+        return self._of(with_event_time(to_changes(self._rows, "with_event_time"), *given))
 
     def key_by(self, *columns: str | Expr, **named: Operand) -> KeyedUpdates:
         """Bring together what holds of equal values of these columns, to aggregate it: aggregates of aggregates.
@@ -187,10 +163,42 @@ class UpsertStream(ColumnVerbs):
         """
         names = key_names(columns)
         if named:
-            self._check_new_keys(named)
+            check_new_keys(self._rows, named)
             return self.with_columns(**named).key_by(*names, *named)
-        changes = UpsertStream(self._pipeline, self._changes_node("key_by"))
-        return KeyedUpdates(self._pipeline, changes._keyed_node(names))
+        return KeyedUpdates(self._pipeline, key_by(to_changes(self._rows, "key_by"), names).node)
+
+    def grouping_sets(self, *sets: Sequence[str]) -> KeyedUpdates:
+        """Group the current rows by several sets of columns at once; see `Stream.grouping_sets`.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(bids=count())
+            >>> sorted(totals.grouping_sets(["bids"], []).agg(auctions=count()).final().collect().rows(), key=str)
+            [(2, 0, 2), (None, 1, 2)]
+        """
+        return self._grouped("grouping_sets", sets)
+
+    def rollup(self, *columns: str) -> KeyedUpdates:
+        """Group the current rows by these columns, all but the last, and so on; see `Stream.rollup`.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(bids=count())
+            >>> sorted(totals.rollup("bids").agg(auctions=count()).final().collect().rows(), key=str)
+            [(2, 0, 2), (None, 1, 2)]
+        """
+        return self._grouped("rollup", rollup_sets(columns))
+
+    def cube(self, *columns: str) -> KeyedUpdates:
+        """Group the current rows by every subset of these columns; see `Stream.cube`.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(bids=count())
+            >>> sorted(totals.cube("bids").agg(auctions=count()).final().collect().rows(), key=str)
+            [(2, 0, 2), (None, 1, 2)]
+        """
+        return self._grouped("cube", cube_sets(columns))
+
+    def _grouped(self, verb: str, sets: Sequence[Sequence[str]]) -> KeyedUpdates:
+        return KeyedUpdates(self._pipeline, grouped(to_changes(self._rows, verb), verb, sets).node)
 
     def distinct(self, *columns: str, ttl: Duration | None = None) -> UpsertStream:
         """The values of these columns, of all if none is named, that any row has, once each, as `changes`.
@@ -209,11 +217,7 @@ class UpsertStream(ColumnVerbs):
             >>> totals.distinct("bids").final().collect().rows()
             [(2,)]
         """
-        changes = UpsertStream(self._pipeline, self._changes_node("distinct"))
-        names = columns or changes._node.row_schema.names
-        check_keys(changes._node.row_schema, names, "distinct")
-        operation = AggregateChanges((), "distinct", ttl_us=self._pipeline._ttl_us(ttl, "distinct"))
-        return UpsertStream(self._pipeline, changes.key_by(*names)._changed(operation))
+        return self._of(distinct(self._rows, columns, ttl))
 
     def union(self, *others: UpsertStream) -> UpsertStream:
         """What holds in any of several streams with the same columns, as `changes`: what holds in two holds twice.
@@ -229,8 +233,7 @@ class UpsertStream(ColumnVerbs):
             >>> sorted(dear.union(cheap).final().collect().rows())
             [(1, 1), (1, 1), (2, 1), (2, 1)]
         """
-        changes = [each if each._node.mode == "append" else each.changes() for each in (self, *others)]
-        return UpsertStream(self._pipeline, changes[0]._union_node(changes[1:]))
+        return self._of(union_of_changes([self._rows, *(other._rows for other in others)]))
 
     def intersect(self, other: Stream[Any] | UpsertStream, *, ttl: Duration | None = None) -> UpsertStream:
         """The rows that hold in both streams, once each, as `changes`; see `Stream.intersect`.
@@ -244,7 +247,7 @@ class UpsertStream(ColumnVerbs):
             >>> totals.filter(col("revenue") > 100).select("auction").intersect(dear).final().collect().rows()
             [(2,)]
         """
-        return UpsertStream(self._pipeline, set_node("intersect", self, other, ttl))
+        return self._of(set_operation("intersect", self._rows, other._rows, ttl))
 
     def minus(self, other: Stream[Any] | UpsertStream, *, ttl: Duration | None = None) -> UpsertStream:
         """The rows that hold in this stream and not in the other one, once each, as `changes`; see `Stream.minus`.
@@ -258,7 +261,7 @@ class UpsertStream(ColumnVerbs):
             >>> totals.filter(col("revenue") > 100).select("auction").minus(dear).final().collect().rows()
             [(1,)]
         """
-        return UpsertStream(self._pipeline, set_node("minus", self, other, ttl))
+        return self._of(set_operation("minus", self._rows, other._rows, ttl))
 
     def join(
         self,
@@ -267,6 +270,8 @@ class UpsertStream(ColumnVerbs):
         on: On,
         how: JoinKind = "inner",
         ttl: Duration | None = None,
+        where: Expr | None = None,
+        nulls_equal: bool = False,
         suffix: str = "_right",
     ) -> UpsertStream:
         """The rows that hold beside those of another stream that have the same key, as `changes`: a regular join.
@@ -276,15 +281,20 @@ class UpsertStream(ColumnVerbs):
         arguments.
 
         Raises:
-            PipelineError: keys are not there or of unlike types.
+            PipelineError: keys are not there or of unlike types, or `where` is no condition on the columns of both.
 
         Example:
             >>> totals = bids.key_by("auction").agg(total=col("price").sum())
             >>> counts = bids.filter(col("price") > 100).key_by("auction").agg(dear=count())
             >>> sorted(totals.join(counts, on="auction", how="left").final().collect().rows())
             [(1, 170.0, 1), (2, 330.0, 1)]
+            >>> most = bids.key_by("auction").agg(most=col("price").max())
+            >>> above = totals.join(most, on="auction", how="anti", where=col("most") > col("total") * 0.75)
+            >>> above.final().collect().rows()
+            [(1, 170.0)]
         """
-        return UpsertStream(self._pipeline, regular_join_node(self, other, on, how, ttl, suffix))
+        joined = join_current_rows(self._rows, other._rows, on, how, ttl, suffix, where, nulls_equal=nulls_equal)
+        return self._of(joined)
 
     def select(self, *exprs: Expr | str, **named: Operand) -> UpsertStream:
         """Only these columns; the key columns should be among them.
@@ -294,7 +304,7 @@ class UpsertStream(ColumnVerbs):
             >>> sorted(totals.select("auction", "revenue").collect().rows())
             [(1, 170.0), (2, 330.0)]
         """
-        return UpsertStream(self._pipeline, self._select_node(exprs, named))
+        return self._of(verbs.select(self._rows, exprs, named))
 
     def with_columns(self, *exprs: Expr, **named: Operand) -> UpsertStream:
         """All columns and these.
@@ -304,7 +314,7 @@ class UpsertStream(ColumnVerbs):
             >>> sorted(totals.with_columns(mean=col("revenue") / col("bids")).collect().rows())
             [(1, 2, 170.0, 85.0), (2, 2, 330.0, 165.0)]
         """
-        return UpsertStream(self._pipeline, self._with_columns_node(exprs, named))
+        return self._of(verbs.with_columns(self._rows, exprs, named))
 
     def drop(self, *names: str) -> UpsertStream:
         """All columns but these.
@@ -314,7 +324,7 @@ class UpsertStream(ColumnVerbs):
             >>> totals.drop("bids").schema.names
             ('auction', 'revenue')
         """
-        return UpsertStream(self._pipeline, self._drop_node(names))
+        return self._of(verbs.drop(self._rows, names))
 
     def rename(self, names: Mapping[str, str]) -> UpsertStream:
         """The same columns with other names.
@@ -324,7 +334,7 @@ class UpsertStream(ColumnVerbs):
             >>> totals.rename({"revenue": "euros"}).schema.names
             ('auction', 'bids', 'euros')
         """
-        return UpsertStream(self._pipeline, self._rename_node(names))
+        return self._of(verbs.rename(self._rows, names))
 
     def write(self, sink: Sink, *, ttl: Duration | None = None) -> WrittenStream:
         """Hand the updates to `sink`, or as changes to one that wants these, or where a row may stand under another key
@@ -344,17 +354,7 @@ class UpsertStream(ColumnVerbs):
             >>> totals = bids.key_by("auction").agg(bids=count())
             >>> written = totals.write(kafka.Sink("totals", key="auction", format="debezium"))
         """
-        key = sink.upsert_key
-        if self._node.mode == "upsert" and key is not None:
-            if sink.wants_changes or moves(self._node, key):
-                return self.changes(ttl=ttl)._written(sink, ttl)
-            sink = sink.of_changes() if takes_back(self._node, key) else sink
-        written = self._written(sink, ttl)
-        if ttl is not None and written._node.inputs[0] is self._node:
-            raise PipelineError(
-                "write: no rows are kept for this sink, so ttl= says nothing; leave it out, or give it to what is before"
-            )
-        return written
+        return WrittenStream(self._pipeline, write(self._rows, sink, ttl).node)
 
     def final(self) -> Stream[Row]:
         """Only the last row of every key, sent at the end of the input: a stream of rows, which all verbs take.
@@ -371,22 +371,7 @@ class UpsertStream(ColumnVerbs):
             >>> sorted(totals.collect().rows())
             [(1, 170.0), (2, 330.0)]
         """
-        check_ends(self._node)
-        if self._node.mode == "retract" and known_keys(self._node) is None:
-            return self._all_that_hold().drop(RETRACTED)
-        keys, retracted = update_keys(self._node, "final")
-        by_key = UpsertStream(self._pipeline, self._derive(KeyBy(), self._node.schema, keys=keys, mode="upsert"))
-        last = self._pipeline._stream_of(by_key._derive(LastRows(retracted), self._node.schema))
-        return last.drop(RETRACTED) if self._node.mode == "retract" else last
-
-    def _all_that_hold(self) -> Stream[Any]:
-        """Rows without a key are kept where any columns send them, which are those that can be keys."""
-        schema = self._node.schema
-        keys = tuple(field.name for field in schema if field.name != RETRACTED and can_be_key(field.type))
-        if not keys:
-            raise PipelineError("final: no column can be a key, so rows cannot be told apart; add one that can")
-        by_key = UpsertStream(self._pipeline, self._derive(KeyBy(), schema, keys=keys, mode="retract"))
-        return self._pipeline._stream_of(by_key._derive(LastRows(RETRACTED, all_that_hold=True), schema))
+        return self._pipeline._stream_of(final(self._rows).node)
 
     def side(self, tag: OutputTag[U]) -> Stream[U]:
         """A side output of the operator that made this stream, such as its late rows.
@@ -397,7 +382,7 @@ class UpsertStream(ColumnVerbs):
             >>> windows.agg(bids=count()).side(LATE).collect().height
             0
         """
-        return self._pipeline._stream_of(self._side_node(tag))
+        return self._pipeline._stream_of(self._side_rows(tag).node)
 
 
 @checked
@@ -407,12 +392,7 @@ class SourceUpdates(UpsertStream):
     @classmethod
     def of(cls, pipeline: DeclaredPipeline, source: ChangeSource[Any]) -> SourceUpdates:
         """The changes of a source; where it has not all of them, they are made behind it."""
-        mode: Mode = "retract" if source.complete else "upsert"
-        node = pipeline._add(Read(source), (), source.schema, row_class(source.schema), event_time=False, mode=mode)
-        if source.complete:
-            return cls(pipeline, node)
-        schema = Schema((*source.rows, Field(RETRACTED, BOOLEAN)))
-        return cls(pipeline, UpsertStream(pipeline, node)._changed(source.keys, RETRACTED, schema))
+        return cls(pipeline, read(pipeline.plan, source).node)
 
     def uid(self, uid: str) -> Self:
         """Name what reads, and what keeps the rows, so that both are found again when the pipeline changes around them.
@@ -430,7 +410,7 @@ class SourceUpdates(UpsertStream):
 
     @property
     def _read(self) -> Node:
-        return next(node for node in (self._node, *ancestors(self._node)) if isinstance(node.operation, Read))
+        return next(node for node, _ in sources_of(self._node))
 
     def dead_letters(self) -> Stream[Row]:
         """The records that are no changes: columns error, raw, where. The source says `bad_rows="dead_letter"`.
@@ -440,7 +420,7 @@ class SourceUpdates(UpsertStream):
             >>> p.read(totals).dead_letters().schema.names
             ('error', 'raw', 'where')
         """
-        return self._pipeline._stream_of(dead_letters_node(StreamBase(self._pipeline, self._read)))
+        return self._pipeline._stream_of(dead_letters(self._rows.of(self._read)).node)
 
 
 @checked
@@ -451,7 +431,7 @@ class KeyedUpdates(StreamBase):
 
     def _instead(self, name: str) -> str:
         if self._pipeline._has_verb(name):
-            return f"updates have agg, top and window here; {name} would count or keep rows that were taken back"
+            return f"updates have agg, top, over and window here; {name} would count or keep rows that were taken back"
         return super()._instead(name)
 
     def window(self, window: RowWindow) -> WindowedUpdates:
@@ -468,46 +448,93 @@ class KeyedUpdates(StreamBase):
             >>> timed.key_by("auction").window(tumbling("1h")).agg(revenue=col("revenue").sum()).schema.names
             ('auction', 'window_start', 'window_end', 'revenue')
         """
-        if not isinstance(window, FixedWindow):
-            raise PipelineError(
-                "window: of changes there are tumbling, sliding and cumulative windows; a row that is taken back may "
-                "part a session, and for all rows together write .agg(...) without a window"
-            )
-        if not _has_own_time(self._node):
-            raise PipelineError(
-                "window: a row that is taken back comes at the time of the change, so it would be looked for in another "
-                'window than its own; say which column is its time: .with_event_time("at", max_out_of_orderness="1h") '
-                "before key_by"
-            )
-        return WindowedUpdates(self, window)
+        return WindowedUpdates(self, check_windows_of_changes(self._node, window))
 
-    def top(self, n: int, *, by: Expr | str, descending: bool = True, ttl: Duration | None = None) -> UpsertStream:
+    def top(
+        self,
+        n: int | None,
+        *,
+        by: Expr | str | Sequence[Expr | str],
+        descending: bool | Sequence[bool] = True,
+        nulls_last: bool | Sequence[bool] | None = None,
+        offset: int = 0,
+        rank: str | None = RANK,
+        ttl: Duration | None = None,
+    ) -> UpsertStream:
         """The best `n` rows of every key that hold, as `UpsertStream.changes`: the keys, the rank from 1, the others.
 
         What stood at a rank is taken back when another row comes to stand there, or none. All rows of a key are kept.
         Of equal rows the one that was added first is the better one; null and NaN are behind all others.
 
         Args:
-            n: how many rows per key.
-            by: the column or expression that orders them.
-            descending: whether the greatest is the best.
+            n: how many rows per key; None: all.
+            by: the column or expression that orders them, or several, of which a later one decides where the ones before
+                are equal.
+            descending: whether the greatest is the best; a list has one for each of `by`.
+            nulls_last: whether null is behind all values or in front of them, whatever the direction is; NaN is the
+                greatest value then, as in databases. A list has one for each of `by`.
+            offset: how many of the best rows are left out; ranks count them.
+            rank: the name of the column of ranks. None: there is none, and the columns are those of the stream; nothing
+                is sent then when only ranks change.
             ttl: how long the rows of a key are kept after its last change, in processing time and up to an eighth longer;
                 its next row begins anew then, nothing is sent before that, and what takes back a row of before does
                 nothing. As `state_ttl` says if not given.
 
         Raises:
-            PipelineError: such values have no order, or there is a column "rank".
+            PipelineError: such values have no order, a number is less than it may be, or a column has the name of the
+                ranks.
 
         Example:
             >>> totals = bids.key_by("auction").agg(revenue=col("price").sum())
             >>> totals.key_by(all=lit(1)).top(1, by="revenue").select("all", "rank", "auction").final().collect().rows()
             [(1, 1, 2)]
         """
-        order = col(by) if isinstance(by, str) else by
-        self._check_unread("top", {str(order): order})
-        schema = top_schema(n, order, self._node.schema, self._node.keys)
-        operation = Top(n, order, descending, self._pipeline._ttl_us(ttl, "top"))
-        return UpsertStream(self._pipeline, self._derive(operation, schema, keys=self._node.keys, mode="retract"))
+        order = orders("top", by, descending, nulls_last)
+        return UpsertStream(self._pipeline, top(self._rows, n, order, ttl, offset=offset, rank=rank).node)
+
+    def over(
+        self,
+        order_by: Expr | str | Sequence[Expr | str] | None = None,
+        *,
+        descending: bool | Sequence[bool] = False,
+        nulls_last: bool | Sequence[bool] = True,
+        within: Duration | float | Decimal | None = None,
+        rows: int | None = None,
+        ttl: Duration | None = None,
+    ) -> OverUpdates:
+        """Every row that holds beside the others of its key, in any order: SQL's OVER, kept current.
+
+        Behind `with_columns` they are `UpsertStream.changes`: where the change of one row changes what is computed for
+        others, these are taken back and added anew. An aggregate is of the rows of its frame:
+
+        * all rows of the key, if there is no order;
+        * with an order those up to the row, and those that are equal to it in the order (SQL's RANGE);
+        * with `within` those of them that are at most so far in front of it in the order;
+        * with `rows` so many rows, this one included; of equal ones in the order in which they were added (SQL's ROWS).
+
+        All rows of a key are kept, and computed again when a batch changes one of them.
+
+        Args:
+            order_by: the column or expression that orders the rows, or several.
+            descending: whether the greatest comes first; a list has one for each of `order_by`.
+            nulls_last: whether null comes last, whatever the direction is; NaN is the greatest value. A list has one for
+                each of `order_by`.
+            within: a number, or a duration if rows are in order of a time; there is one `order_by` then.
+            rows: how many rows.
+            ttl: how long the rows of a key are kept after its last change, as in `top`.
+
+        Raises:
+            PipelineError: such values have no order, or the frame does not fit them.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(revenue=col("price").sum())
+            >>> ranked = totals.key_by(all=lit(1)).over("revenue", descending=True)
+            >>> shares = ranked.with_columns(place=row_number(), so_far=col("revenue").sum())
+            >>> sorted(shares.select("auction", "revenue", "place", "so_far").final().collect().rows())
+            [(1, 170.0, 2, 500.0), (2, 330.0, 1, 330.0)]
+        """
+        order = () if order_by is None else orders("over", order_by, descending, nulls_last)
+        return OverUpdates(self, order, frame_up_to(within, rows), ttl)
 
     def agg(self, *, ttl: Duration | None = None, **aggregates: Expr) -> UpsertStream:
         """The running result per key of the rows that hold, as `UpsertStream.changes`; a key without any has none.
@@ -530,42 +557,47 @@ class KeyedUpdates(StreamBase):
             >>> totals.key_by(all=lit(1)).agg(auctions=count(), best=col("revenue").max()).final().collect().rows()
             [(1, 2, 330.0)]
         """
-        operation = AggregateChanges(tuple(aggregates.items()), ttl_us=self._pipeline._ttl_us(ttl, "agg"))
-        return UpsertStream(self._pipeline, self._changed(operation, self._results(aggregates)))
+        return UpsertStream(self._pipeline, aggregate(self._rows, aggregates, ttl).node)
 
-    def _results(self, aggregates: Mapping[str, Expr]) -> tuple[Field, ...]:
-        """The columns that these aggregates make.
+
+@checked
+class OverUpdates(Verbs):
+    """Changes by key whose rows are to be seen beside the others that hold."""
+
+    _what = "a stream of updates over rows"
+
+    def _instead(self, name: str) -> str:
+        if self._keyed._pipeline._has_verb(name):
+            return "do it before key_by, or behind with_columns(...)"
+        return super()._instead(name)
+
+    def __init__(
+        self, keyed: KeyedUpdates, order: tuple[Order, ...], frame: Frame | None, ttl: Duration | None
+    ) -> None:
+        self._keyed = keyed
+        self._order = order
+        self._frame = frame
+        self._ttl = ttl
+
+    def with_columns(self, *exprs: Expr, **named: Expr) -> UpsertStream:
+        """Every row that holds with all its columns and these, as `UpsertStream.changes`.
+
+        Aggregates are of the frame, columns of the row itself, and both can be combined. `row_number()`, `lag(...)` and
+        `lead(...)` look at all rows of the key in the order, whatever the frame is.
 
         Raises:
-            PipelineError: one cannot be made of changes.
+            PipelineError: an expression does not fit the columns or is called as one of them, or there is none.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(revenue=col("price").sum())
+            >>> shares = totals.key_by(all=lit(1)).over().with_columns(share=col("revenue") / col("revenue").sum())
+            >>> sorted(shares.select("auction", "share").final().collect().rows())
+            [(1, 0.34), (2, 0.66)]
         """
-        from penstock.expressions.aggregates import AggregatePlan  # loads Polars
-
-        for name, expr in aggregates.items():
-            if reasons := decided_by_arrival(expr):
-                raise PipelineError(
-                    f"agg: {name} = {expr} depends on {', '.join(reasons)}, and rows that are taken back have no place "
-                    "among them; take min, max or collect_distinct"
-                )
-        self._check_unread("agg", aggregates)
-        node = self._node
-        return AggregatePlan.build(tuple(aggregates.items()), node.schema, event_time=node.event_time).output_fields
-
-    def _changed(self, operation: AggregateChanges, results: tuple[Field, ...] = ()) -> Node:
-        """What a key comes to, behind the key."""
-        schema = Schema((*self._node.schema.select(self._node.keys), *results, Field(RETRACTED, BOOLEAN)))
-        return self._derive(operation, schema, keys=self._node.keys, mode="retract")
-
-
-def _has_own_time(node: Node) -> bool:
-    """Whether the event time of a change is made of the row, so that it is the same where the row is taken back."""
-    match node.operation:
-        case AssignEventTime():
-            return True
-        case Filter() | Project() | KeyBy() | Union():
-            return all(map(_has_own_time, node.inputs))
-        case _:
-            return False
+        columns = [(output_name(expr, "over"), expr) for expr in exprs] + list(named.items())
+        over = [OverColumn(name, expr, order=self._order, frame=self._frame) for name, expr in columns]
+        keyed = self._keyed
+        return UpsertStream(keyed._pipeline, over_current(keyed._rows, over, self._ttl).node)
 
 
 @checked
@@ -602,20 +634,5 @@ class WindowedUpdates(Verbs):
             >>> sorted(per_hour.select("auction", "revenue").collect().rows())
             [(1, 170.0), (2, 330.0)]
         """
-        keyed, results = self._keyed, self._keyed._results(aggregates)
-        node, bounds = keyed._node, window_bounds(retracts=False)
-        read = {*node.keys}.union(*(columns_of(expr) for expr in aggregates.values()))
-        if taken := [name for name in (field.name for field in bounds) if name in read]:
-            raise PipelineError(
-                f"window: {', '.join(taken)} says which window a row is in; rename that of yours before"
-            )
-        rows = [field for field in node.row_schema if field.name in read]
-        changes = UpsertStream(keyed._pipeline, node.inputs[0])  # by key and window they go their way at once
-        windows = changes._derive(
-            AssignWindows(self._window), Schema((*rows, *bounds, Field(RETRACTED, BOOLEAN))), mode="retract"
-        )
-        keys = (*node.keys, *(field.name for field in bounds))
-        by_window = StreamBase(keyed._pipeline, keyed_node(UpsertStream(keyed._pipeline, windows), keys))
-        schema = Schema((*by_window._node.schema.select(keys), *results))
-        operation = WindowChanges(self._window, tuple(aggregates.items()))
-        return keyed._pipeline._stream_of(by_window._derive(operation, schema, keys=keys))
+        rows = aggregate_windows_of_changes(self._keyed._rows, self._window, aggregates)
+        return self._keyed._pipeline._stream_of(rows.node)

@@ -9,19 +9,19 @@ import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
 
-from penstock.api.over import aggregates_schema, others_than, top_schema, window_rows_schema
-from penstock.api.row_windows import Applied, RowWindows, aggregate_node, apply_node
 from penstock.api.update_streams import UpsertStream
 from penstock.api.verbs import Verbs
-from penstock.arguments import checked
 from penstock.connectors.base import Row
+from penstock.core.arguments import checked
+from penstock.core.times import Duration, duration_us
 from penstock.errors import PipelineError
-from penstock.expressions import Expr, col, struct
-from penstock.graph.logical import GlobalWindow, Mode, Node, RowWindow, WindowAggregate
-from penstock.process_functions import OutputTag
-from penstock.times import Duration, duration_us
-from penstock.triggers import PurgingTrigger, Trigger, at_watermark
-from penstock.types import Schema
+from penstock.expressions import Expr
+from penstock.functions.process_functions import OutputTag
+from penstock.functions.windows.definitions import GlobalWindow, RowWindow
+from penstock.functions.windows.triggers import PurgingTrigger, Trigger, at_watermark
+from penstock.plan.building.row_windows import Applied, RowWindows, aggregate_fired_windows, apply_to_windows
+from penstock.plan.building.windows import aggregate_windows, deduplicate_windows, top_of_windows
+from penstock.plan.logical import Node
 
 if TYPE_CHECKING:
     from penstock.api.keyed_streams import KeyedStream
@@ -76,7 +76,7 @@ class WindowedStream(Verbs, Generic[T]):
     def trigger(self, trigger: Trigger) -> TriggeredStream[T] | PurgingStream[T]:
         """The same windows, which give results when `trigger` says so: `every_rows(100)`, `every("5s")`, your own.
 
-        The rows of each window are kept until it ends. See `penstock.triggers`.
+        The rows of each window are kept until it ends. See `penstock.functions.windows.triggers`.
 
         Example:
             >>> early = bids.key_by("auction").window(tumbling("1h")).trigger(every("10m"))
@@ -109,7 +109,7 @@ class WindowedStream(Verbs, Generic[T]):
             [(1, 120.0), (2, 250.0), (2, 80.0)]
         """
         said = RowWindows(self._window, at_watermark(), self._lateness_us, self._late)
-        return self._keyed._pipeline._stream_of(apply_node(self._keyed, said, function, returns))
+        return self._keyed._pipeline._stream_of(apply_to_windows(self._keyed._rows, said, function, returns).node)
 
     def allowed_lateness(self, lateness: Duration) -> LateWindowedStream[T]:
         """Keep windows for so long after their end: rows that come late within it correct the result.
@@ -158,11 +158,9 @@ class WindowedStream(Verbs, Generic[T]):
             >>> sorted(best.select("auction", "rank", "price").collect().rows())
             [(1, 1, 120.0), (2, 1, 250.0)]
         """
-        order = col(by) if isinstance(by, str) else by
-        node = self._keyed._node
-        schema = window_rows_schema("top", top_schema(n, order, node.schema, node.keys), node.keys)
-        packed = self._packed("top")
-        return self._rows("top", packed.top_k_by(order, n) if descending else packed.bottom_k_by(order, n), schema)
+        self._check_sent_once("top")
+        rows = top_of_windows(self._keyed._rows, self._window, n, by, descending, self._late)
+        return self._keyed._pipeline._stream_of(rows.node)
 
     def deduplicate(self, keep: Literal["first", "last"] = "first") -> Stream[Row]:
         """One row per key and window, sent when the window ends: Flink's Window Deduplication.
@@ -179,54 +177,19 @@ class WindowedStream(Verbs, Generic[T]):
             >>> sorted(newest.select("auction", "price").collect().rows())
             [(1, 120.0), (2, 80.0)]
         """
-        node = self._keyed._node
-        schema = window_rows_schema("deduplicate", node.schema, node.keys)
-        packed = self._packed("deduplicate")
-        return self._rows("deduplicate", packed.first() if keep == "first" else packed.last(), schema)
+        self._check_sent_once("deduplicate")
+        rows = deduplicate_windows(self._keyed._rows, self._window, keep, self._late)
+        return self._keyed._pipeline._stream_of(rows.node)
 
-    def _packed(self, verb: str) -> Expr:
-        """All columns but the keys as one value."""
-        node = self._keyed._node
-        others = [field.name for field in others_than(node.keys, node.schema)]
-        if not others:
-            raise PipelineError(
-                f"{verb}: all columns are keys, so rows of a key do not differ; write .agg(rows=count())"
-            )
-        return struct(*others)
-
-    def _rows(self, verb: str, packed: Expr, schema: Schema) -> Stream[Row]:
-        if isinstance(self._window, GlobalWindow):
-            raise PipelineError(
-                f"{verb}: a global window has no end; write key_by(...).{verb}(...), whose rows are updates"
-            )
+    def _check_sent_once(self, verb: str) -> None:
         if self._lateness_us:
             raise PipelineError(
                 f"{verb}: rows of windows are sent once, when a window ends; leave allowed_lateness out, or let "
                 "watermarks wait longer with max_out_of_orderness"
             )
-        operation = WindowAggregate(self._window, ((verb, packed),), 0, self._late, unpacked=True)
-        return self._keyed._pipeline._stream_of(self._derived(operation, schema))
 
     def _aggregate(self, aggregates: Mapping[str, Expr], lateness_us: int) -> Node:
-        from penstock.expressions.aggregates import AggregatePlan  # loads Polars
-
-        keyed = self._keyed
-        if isinstance(self._window, GlobalWindow):
-            return aggregate_node(keyed, RowWindows(self._window, at_watermark()), dict(aggregates))
-        node = keyed._node
-        keys = node.schema.select(node.keys)
-        plan = AggregatePlan.build(tuple(aggregates.items()), node.schema, event_time=True)
-        operation = WindowAggregate(self._window, tuple(aggregates.items()), lateness_us, self._late)
-        schema = aggregates_schema(keys, operation.window_fields, plan.output_fields)
-        return self._derived(operation, schema)
-
-    def _derived(self, operation: WindowAggregate, schema: Schema) -> Node:
-        node = self._keyed._node
-        mode: Mode = "upsert" if operation.allowed_lateness_us > 0 else "append"
-        result = self._keyed._derive(operation, schema, keys=node.keys, mode=mode)
-        if self._late is not None:
-            result.sides = {self._late.name: node.schema}
-        return result
+        return aggregate_windows(self._keyed._rows, self._window, aggregates, lateness_us, self._late).node
 
 
 @checked
@@ -284,10 +247,10 @@ class _RowWindowed(Verbs, Generic[T]):
             >>> bids.key_by("auction").window(global_()).trigger(every_rows(1)).apply(dearest).collect().rows()
             [(1, 50.0), (2, 250.0), (1, 120.0), (2, 250.0)]
         """
-        return self._keyed._pipeline._stream_of(apply_node(self._keyed, self._said, function, returns))
+        return self._keyed._pipeline._stream_of(apply_to_windows(self._keyed._rows, self._said, function, returns).node)
 
     def _aggregate(self, aggregates: Mapping[str, Expr]) -> Node:
-        return aggregate_node(self._keyed, self._said, dict(aggregates))
+        return aggregate_fired_windows(self._keyed._rows, self._said, dict(aggregates)).node
 
 
 @checked

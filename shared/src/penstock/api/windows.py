@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from penstock.arguments import checked
 from penstock.connectors.declaring import zone
+from penstock.core.arguments import checked
+from penstock.core.times import Duration, duration_us, format_duration
 from penstock.errors import PipelineError
 from penstock.expressions import Expr
-from penstock.graph.logical import CumulativeWindow, GlobalWindow, SessionWindow, SlidingWindow, TumblingWindow
-from penstock.times import Duration, duration_us, format_duration
+from penstock.functions.windows.definitions import (
+    CumulativeWindow,
+    GlobalWindow,
+    SessionWindow,
+    SlidingWindow,
+    TumblingWindow,
+)
 
 
 @checked

@@ -18,9 +18,9 @@ from penstock.client import ClusterClient
 from penstock.client.client import client_of
 from penstock.client.documents import JobSummary
 from penstock.client.run_documents import RunSummary
-from penstock.names import shown
+from penstock.core.names import shown
+from penstock.core.times import duration_us, format_duration
 from penstock.settings import load_settings
-from penstock.times import duration_us, format_duration
 
 T = TypeVar("T")
 

@@ -78,7 +78,7 @@ class ByEngine:
 
     def _said(self, arguments: argparse.Namespace) -> str:
         """What the pipeline's file or the cluster's settings say."""
-        from penstock.api.loading import parse_parameters, peek_pipeline
+        from penstock.loading import parse_parameters, peek_pipeline
         from penstock.settings import load_settings
 
         said = None

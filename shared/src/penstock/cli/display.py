@@ -12,12 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.coordination.job_progress import JobProgress
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK, format_time
 from penstock.graph.jobgraph import SINK_VERBS, JobGraph, JobOperator, JobVertex
-from penstock.graph.logical import LogicalPlan
+from penstock.plan.logical import LogicalPlan
 from penstock.protocol.messages import OperatorCounter
 from penstock.runs.run_log import LATE_ROWS_KEPT
 from penstock.submission.collected import gathering_sinks
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK, format_time
 
 
 @dataclass

@@ -9,8 +9,8 @@ import time
 from penstock.cli.cluster import ClusterOptions, print_json, with_cluster
 from penstock.cli.diagnosis import JobFacts, JobFinding, diagnose
 from penstock.client import ClusterClient
+from penstock.core.names import shown
 from penstock.errors import UsageError
-from penstock.names import shown
 
 _INDENT = " " * 8
 

@@ -15,8 +15,8 @@ from penstock.cli.display import Rate, live_view, summary_lines
 from penstock.cli.following import Follower
 from penstock.client.documents import ENDED, JobDetail
 from penstock.coordination.job_progress import CheckpointProgress, JobProgress
+from penstock.core.names import shown
 from penstock.graph.jobgraph import graph_from_json
-from penstock.names import shown
 from penstock.protocol.messages import SubtaskId, TaskStatus
 
 

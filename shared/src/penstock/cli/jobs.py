@@ -28,9 +28,9 @@ from penstock.cli.vertices import COLUMNS, RIGHT, Look, vertex_rows
 from penstock.client import ClusterClient
 from penstock.client.documents import ENDED, JobDetail, JobList
 from penstock.client.run_documents import RUN_ENDED, RunList
+from penstock.core.names import shown
 from penstock.graph.jobgraph import graph_from_json
-from penstock.names import shown
-from penstock.observability.metrics import prometheus_text, samples
+from penstock.observability.metrics import Snapshot, samples
 
 BETWEEN_LOOKS_S = 1.5
 """Rates are those of this time; the view of a job is renewed twice a second."""
@@ -192,6 +192,8 @@ def checkpoints_command(command: OneJob) -> int:
 
 def metrics_command(command: OneJob) -> int:
     """The metrics of a job: Prometheus' text, or JSON per operator and subtask."""
+    from prometheus_client import generate_latest
+
     detail = with_cluster(command, lambda cluster: cluster.job(command.job))
     if command.json:
         print_json(
@@ -202,6 +204,6 @@ def metrics_command(command: OneJob) -> int:
             ]
         )
         return 0
-    now_us = time.time_ns() // 1_000
-    print(prometheus_text(samples(graph_from_json(detail.graph), progress_of(detail), now_us)), end="")
+    found = samples(graph_from_json(detail.graph), progress_of(detail), time.time_ns() // 1_000)
+    print(generate_latest(Snapshot(found)).decode(), end="")
     return 0

@@ -105,6 +105,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_run(commands)
     _add_plan(commands)
+    _add_sql(commands)
+    _add_test(commands)
     add_backfill(commands)
     add_catch_up(commands)
     add_cluster_commands(commands)
@@ -191,6 +193,51 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         "spark": Command("penstock.cli.spark:run_on_spark"),
     }
     parser.set_defaults(command=ByEngine(parser, engines, refusal))
+
+
+def _add_sql(commands: argparse._SubParsersAction[_Parser]) -> None:
+    parser = add_command(
+        commands,
+        "sql",
+        "Run statements of Flink's SQL on this machine: of a file, of the command line, or of a prompt.",
+        [
+            "penstock sql examples/departures.sql",
+            "penstock sql -e \"SELECT origin, COUNT(*) FROM read_jsonl('examples/data/flights.jsonl') GROUP BY origin\"",
+            "penstock sql",
+        ],
+    )
+    parser.add_argument("file", metavar="FILE", nargs="?", help="a file of statements; a prompt if neither is given")
+    parser.add_argument("-e", "--execute", metavar="TEXT", help="statements instead of a file")
+    parser.add_argument(
+        "--param", action="append", default=[], metavar="NAME=VALUE", help="what stands for ${NAME} in texts in quotes"
+    )
+    parser.add_argument("--parallelism", type=positive, metavar="N", help="subtasks per operator (1)")
+    parser.add_argument("--json", action="store_true", help="rows as lines of JSON, also on a terminal")
+    parser.set_defaults(command=Command("penstock.cli.sql:sql_command"), log_format="text", log_level="error")
+
+
+def _add_test(commands: argparse._SubParsersAction[_Parser]) -> None:
+    parser = add_command(
+        commands,
+        "test",
+        "Run tests of files of SQL, which are files of SQL themselves: rows that are given, and what comes of them.",
+        [
+            "penstock test examples",
+            "penstock test examples/departures.test.sql -k late",
+            "penstock test examples/departures.test.sql --update",
+        ],
+    )
+    parser.add_argument(
+        "paths", metavar="PATH", nargs="+", help="a file of tests, or a folder: all *.test.sql below it"
+    )
+    parser.add_argument("-k", "--keyword", metavar="TEXT", help="only tests whose name, or file, has this text")
+    parser.add_argument("--update", action="store_true", help="write into the files what came out, where it differs")
+    parser.add_argument(
+        "--param", action="append", default=[], metavar="NAME=VALUE", help="what stands for ${NAME} in texts in quotes"
+    )
+    parser.set_defaults(
+        command=Command("penstock.cli.sql_tests:sql_tests_command"), log_format="text", log_level="error"
+    )
 
 
 def _add_plan(commands: argparse._SubParsersAction[_Parser]) -> None:

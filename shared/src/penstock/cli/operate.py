@@ -12,8 +12,8 @@ from penstock.client import ClusterClient
 from penstock.client.cluster import answered
 from penstock.client.documents import ENDED, RequestState
 from penstock.client.run_documents import RUN_ENDED, RunSummary
+from penstock.core.names import shown
 from penstock.errors import ExternalError, PenstockError, UsageError
-from penstock.names import shown
 from penstock.settings import load_settings
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.graph.explain import explain_dot, explain_text
 from penstock.graph.jobgraph import build_job_graph
+from penstock.loading import load_pipeline, parse_parameters
 
 
 @dataclass(frozen=True)

@@ -15,20 +15,20 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.api.pipeline import DeclaredPipeline
 from penstock.cli.display import Rate, changed_lines, live_view, print_collected, start_lines, summary_lines
 from penstock.cli.run_dashboard import dashboard, keep_dashboard
 from penstock.coordination.job_progress import JobResult
+from penstock.core.times import duration_us
 from penstock.embedded import EmbeddedJob, EmbeddedSettings, PipelineFile, default_directory
 from penstock.errors import ExternalError, PenstockError, UsageError, UserCodeError
 from penstock.graph.jobgraph import graph_from_json
-from penstock.graph.logical import LogicalPlan
+from penstock.loading import load_pipeline, parse_parameters
 from penstock.observability.logs import LogFormat
-from penstock.observability.metrics import prometheus_text, samples
+from penstock.observability.metrics import Snapshot, samples
+from penstock.plan.logical import LogicalPlan
 from penstock.submission.options import check_incremental
 from penstock.task.environment import SubtaskSettings
-from penstock.times import duration_us
 
 if TYPE_CHECKING:
     from penstock.savepoint.folder import SavepointPlace
@@ -224,12 +224,11 @@ async def _write_metrics(job: EmbeddedJob, path: Path) -> None:
 
 
 def _write_metrics_once(job: EmbeddedJob, path: Path) -> None:
+    from prometheus_client import write_to_textfile
+
     if job.started:
-        text = prometheus_text(samples(job.graph, job.progress, job.now_us()))
-        temporary = path.with_name(f".{path.name}.tmp")
         try:
-            temporary.write_text(text)
-            temporary.replace(path)
+            write_to_textfile(str(path), Snapshot(samples(job.graph, job.progress, job.now_us())))
         except OSError as error:
             raise ExternalError(f"--metrics {path}: {error.strerror}") from error
 

@@ -11,8 +11,8 @@ from rich.text import Text
 from penstock.cli.display import run_row_lines
 from penstock.cli.following import Follower
 from penstock.client.run_documents import RUN_ENDED, RunDetail, RunProgress, RunSummary
+from penstock.core.names import shown
 from penstock.graph.jobgraph import graph_from_json
-from penstock.names import shown
 
 
 def run_state_text(run: RunSummary) -> str:

@@ -9,8 +9,8 @@ from penstock.cli.run_following import counted_lines, progress_text, run_state_t
 from penstock.client import ClusterClient
 from penstock.client.cluster import not_done, until_ended
 from penstock.client.run_documents import RUN_ENDED, RunDetail, RunSummary
+from penstock.core.names import shown
 from penstock.errors import UsageError
-from penstock.names import shown
 
 _SHORT: Final = 32
 """Ids up to this length are shown whole: people chose most of them."""

@@ -9,17 +9,17 @@ from typing import Final, Literal
 
 from msgspec.structs import replace
 
-from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.cli.cluster import ClusterOptions
 from penstock.cli.schedules import print_change
 from penstock.cli.submit_run import RunOptionsGiven, run_options
 from penstock.client.client import client_of
 from penstock.client.run_documents import RunSubmission
 from penstock.client.schedule_documents import ScheduleDetail, ScheduleSubmission
+from penstock.core.times import duration_us, to_micros
+from penstock.loading import load_pipeline, parse_parameters
 from penstock.runs.periods import filled, moment_of, period_values, zone_of
 from penstock.settings import ClusterSettings, load_settings
 from penstock.spark.run_submission import prepare_run, starting_from
-from penstock.times import duration_us, to_micros
 
 _DAY: Final = timedelta(days=1)
 

@@ -9,8 +9,8 @@ from typing import Final
 from penstock.cli.cluster import ClusterOptions, moment, print_json, print_table, with_cluster
 from penstock.client import ClusterClient
 from penstock.client.schedule_documents import DueRun, ScheduleDetail, ScheduleSummary
-from penstock.names import shown
-from penstock.times import format_duration
+from penstock.core.names import shown
+from penstock.core.times import format_duration
 
 COLUMNS: Final = ("schedule", "pipeline", "cron", "timezone", "state", "next", "due", "behind", "last")
 NO_SERVICE: Final = "no pipeline service serves this cluster now, so no run begins; start one: penstock pipeline"

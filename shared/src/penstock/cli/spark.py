@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from rich.console import Console
 from rich.text import Text
 
-from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.cli.display import operator_name, run_row_lines
 from penstock.cli.spark_options import DEFAULT_STEP_RESTART
 from penstock.cli.steps import run_in_steps
 from penstock.errors import UsageError
 from penstock.graph.jobgraph import SINK_VERBS, JobVertex
+from penstock.loading import load_pipeline, parse_parameters
 from penstock.savepoint.places import place_of
 from penstock.spark.engine import RunOptions, SparkRun, batch_graph
 from penstock.spark.explain import explain_stages
@@ -168,7 +168,7 @@ class ConsoleWatch(RunWatch):
                 self.say(f"{operator_name(operator)}: {operator.guarantee}")
         for vertex in run.graph.vertices:
             for operator in vertex.operators:
-                if said := run.arrival.said_of_order(vertex, operator):
+                if said := run.arrival_order.said_of_order(vertex, operator):
                     self.say(f"{operator_name(operator)}: {said}")
 
     def entered(self, vertex: JobVertex) -> None:

@@ -13,16 +13,16 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.adapters.system_clock import SystemClock
-from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.cli.display import row_lines
+from penstock.core.times import duration_us
 from penstock.errors import PenstockError, UsageError
+from penstock.loading import load_pipeline, parse_parameters
 from penstock.spark.code import pack_code
 from penstock.spark.continuous import ContinuousOptions, ContinuousRun, StepDone, StepWatch
 from penstock.spark.local_run import choose_cluster
 from penstock.spark.session import end_session
 from penstock.spark.step_process import Asked, ending, open_keeping_signals
 from penstock.submission.restart_text import parse_restart
-from penstock.times import duration_us
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

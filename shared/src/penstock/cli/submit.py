@@ -9,7 +9,6 @@ from typing import Literal
 
 from rich.console import Console
 
-from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.cli.cluster import ClusterOptions, print_json, timeout_s
 from penstock.cli.display import operator_name, print_collected
 from penstock.cli.job_following import JobFollower
@@ -17,7 +16,8 @@ from penstock.client.client import client_of
 from penstock.client.documents import Requested
 from penstock.errors import UsageError
 from penstock.graph.jobgraph import SINK_VERBS, graph_from_json
-from penstock.graph.logical import LogicalPlan
+from penstock.loading import load_pipeline, parse_parameters
+from penstock.plan.logical import LogicalPlan
 from penstock.settings import ClusterSettings, load_settings
 from penstock.submission.application import ApplicationSpec, Prepared, prepare_loaded, restored
 from penstock.submission.cluster_checks import advice

@@ -10,20 +10,20 @@ from typing import Literal
 from msgspec.structs import replace
 from rich.console import Console
 
-from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.cli.cluster import print_json, timeout_s
 from penstock.cli.run_following import RunFollower
 from penstock.cli.submit import SubmitOptions, print_requested
 from penstock.client.client import client_of
 from penstock.client.run_documents import RunOptions, RunSubmission
+from penstock.core.times import duration_us
 from penstock.errors import PenstockError, UsageError, UserCodeError
+from penstock.loading import load_pipeline, parse_parameters
 from penstock.settings import ClusterSettings, load_settings
 from penstock.spark.committing import checked_run_id
 from penstock.spark.run_submission import WORKERS, prepare_run, starting_from, submit_run
 from penstock.spark.session import parse_conf
 from penstock.submission.cluster_checks import advice
 from penstock.submission.restart_text import parse_restart
-from penstock.times import duration_us
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Container
 from pathlib import Path
 from typing import Final, TypeVar
 
-from penstock.blocking import run_blocking
 from penstock.client.client import ClusterClient, client_of
 from penstock.client.documents import (
     ENDED,
@@ -21,10 +20,11 @@ from penstock.client.documents import (
     SavepointSummary,
 )
 from penstock.client.run_documents import RunSummary
+from penstock.core.blocking import run_blocking
+from penstock.core.times import Duration, duration_us
 from penstock.errors import ExternalError, PenstockError
 from penstock.protocol.messages import Restore
 from penstock.settings import ClusterSettings, load_settings
-from penstock.times import Duration, duration_us
 
 T = TypeVar("T")
 S = TypeVar("S", JobSummary, RunSummary)

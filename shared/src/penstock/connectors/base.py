@@ -262,8 +262,8 @@ class ReadContext:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a pipeline looks at of a source (see `penstock.graph.pushdown`)."""
+class ScanRequest:
+    """The columns and rows of a source that a pipeline looks at (see `penstock.plan.passes.reading`)."""
 
     columns: frozenset[str] | None = None
     """Others may be null in the rows that it is given; None: it looks at all."""
@@ -389,16 +389,21 @@ class Source(ABC, Generic[T]):
         """
         return positions[-1]
 
-    def narrowed(self, wanted: Wanted) -> Source[T]:
-        """The same source, reading no more than is wanted as far as it can; itself if it cannot.
+    def narrowed(self, request: ScanRequest) -> Source[T]:
+        """The same source, reading no more than `request` asks for, as far as it can; itself if it cannot.
 
-        What is bad, and every row that is wanted, stays what it is, and positions do.
+        Bad rows, the rows that are asked for, and positions stay what they are.
         """
         return self
 
     def describe_narrowing(self) -> Mapping[str, str]:
         """For plans: what of it is not read, if it is `narrowed`."""
         return {}
+
+    @property
+    def relative_path(self) -> str:
+        """Its path, if that is relative to the working directory of the process that opens it; otherwise empty."""
+        return ""
 
     def dataset(self) -> Dataset | None:
         """What it reads; None if that has no name outside."""
@@ -552,6 +557,11 @@ class Sink(ABC):
     def place(self) -> str | None:
         """Where it writes, if no other sink of a pipeline may write there; None: several may share it."""
         return None
+
+    @property
+    def relative_path(self) -> str:
+        """Its path, if that is relative to the working directory of the process that opens it; otherwise empty."""
+        return ""
 
     def dataset(self) -> Dataset | None:
         """What it writes; None if that has no name outside."""

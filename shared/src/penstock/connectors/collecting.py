@@ -10,10 +10,10 @@ import base64
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from penstock.arguments import checked
-from penstock.batches import of_calendar
 from penstock.connectors import base
 from penstock.connectors.base import Collected, Guarantee, Prepared, WriteContext
+from penstock.core.arguments import checked
+from penstock.core.batches import of_calendar
 from penstock.types import Schema
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TextIO
 
-from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Guarantee, Prepared, WriteContext
+from penstock.core.arguments import checked
 from penstock.formats.encoding import encode_jsonl
 from penstock.types import Schema
 

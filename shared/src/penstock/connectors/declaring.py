@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 from penstock.connectors.base import EventTime, Policy, WatermarkAlignment, WatermarkStrategy
 from penstock.connectors.event_times import EventTimeForm, TimeUnit, event_time_form
 from penstock.connectors.watermarks import bounded_out_of_orderness, for_rows
+from penstock.core.times import Duration, duration_us
 from penstock.errors import PipelineError, nearest
 from penstock.expressions import Expr, col
-from penstock.times import Duration, duration_us
 from penstock.types import TIMESTAMP, Schema, is_row_class, row_class, schema_of
 
 if TYPE_CHECKING:

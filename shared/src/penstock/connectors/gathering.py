@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock.blocking import run_blocking
 from penstock.connectors.base import Prepared, SinkEncoder
+from penstock.core.blocking import run_blocking
 from penstock.errors import ExternalError
 
 if TYPE_CHECKING:

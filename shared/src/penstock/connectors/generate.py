@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Unpack, cast
 
-from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import (
     BadRow,
@@ -24,9 +23,10 @@ from penstock.connectors.base import (
 )
 from penstock.connectors.declaring import SourceOptions, declare
 from penstock.connectors.pacing import Pace, checked_rate
+from penstock.core.arguments import checked
+from penstock.core.times import Duration
 from penstock.errors import PipelineError, UserCodeError, described
 from penstock.formats.schema_matching import SchemaMatcher
-from penstock.times import Duration
 from penstock.types import Schema
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Unpack, cast, overload
 
-from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import (
     BadRow,
@@ -19,6 +18,7 @@ from penstock.connectors.base import (
 )
 from penstock.connectors.declaring import SourceOptions, declare, zone
 from penstock.connectors.pacing import Pace, checked_rate
+from penstock.core.arguments import checked
 from penstock.errors import PipelineError, UserCodeError, described
 from penstock.formats.columns import FrameBuilder
 from penstock.types import Schema, is_row_class
@@ -143,7 +143,7 @@ class _Reader:
         allowed = await self._pace.allowed(max_rows)
         if not allowed:
             return None
-        rows = self._taken(allowed)
+        rows = self._next_rows(allowed)
         if not rows:
             raise EndOfSplit
         is_all = len(rows) == allowed and self._pace.are_all(allowed, max_rows)
@@ -152,7 +152,7 @@ class _Reader:
         self._pace.take(len(rows))
         return fetched
 
-    def _taken(self, count: int) -> list[tuple[Any, list[Any] | AttributeError]]:
+    def _next_rows(self, count: int) -> list[tuple[Any, list[Any] | AttributeError]]:
         """Rows and their values, which are taken at once: a generator may give one object again and again."""
         deadline = self._now_ms() + _SLICE_MS
         rows: list[tuple[Any, list[Any] | AttributeError]] = []

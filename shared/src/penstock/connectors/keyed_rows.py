@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from penstock.connectors.base import Encoded, Sink
 from penstock.errors import BadRecordError, PipelineError
-from penstock.types import FLOATS, Field, Schema, can_be_key
+from penstock.types import BOOLEAN, FLOATS, Field, Schema, can_be_key
 
 if TYPE_CHECKING:
     import polars as pl
@@ -83,6 +83,57 @@ class KeyedRows:
         """What of the key a row lacks, in words; empty if nothing."""
         names = [name for name in self.key if row[name] is None]
         return f"a row has no key (column {', '.join(names)} is null)" if names else ""
+
+
+COLUMN: Final = "c:"
+"""Stands before the names of columns of encoded rows, so that `GONE` is none of them."""
+GONE: Final = "gone"
+"""Boolean column of encoded rows: whether the row of the key is deleted."""
+
+
+def encoded_columns(values: Iterable[Field], *, deletes: bool) -> Schema:
+    """The columns of encoded rows of a table.
+
+    Args:
+        values: what values are encoded as, by the names of their columns.
+        deletes: whether rows say that the row of their key is deleted.
+    """
+    columns = [Field(f"{COLUMN}{field.name}", field.type, nullable=True) for field in values]
+    return Schema((*columns, *((Field(GONE, BOOLEAN),) if deletes else ())))
+
+
+@dataclass(frozen=True)
+class TableRowEncoder:
+    """The encoder of one subtask of a sink that writes to a table; see `SinkEncoder`."""
+
+    where: str
+    """What leads errors."""
+    columns: Schema
+    """Those that are written."""
+    rows: KeyedRows
+    skips: bool
+    """Whether bad rows are counted instead of failing."""
+    encoded: Callable[[pl.DataFrame, Field], pl.Series]
+    """A column of rows of which none is unfit, as the table is given it."""
+    unfit: Callable[[pl.DataFrame, Schema], pl.Series]
+    """Which rows have a value that the table has no way to hold."""
+    misfit: Callable[[dict[str, Any], Schema], str]
+    """Why a row is unfit."""
+
+    def encode(self, frame: pl.DataFrame) -> Encoded:
+        """See `SinkEncoder.encode`."""
+        import polars as pl
+
+        frame = self.rows.newest(frame)
+        bad = self.rows.without_key(frame) | self.unfit(frame, self.columns)
+        kept = without_bad(self.where, frame.select(self.columns.names), frame, bad, self._reason, skips=self.skips)
+        made = pl.DataFrame([self.encoded(kept.frame, field).alias(f"{COLUMN}{field.name}") for field in self.columns])
+        if self.rows.deletes:
+            made = made.with_columns(kept.frame[RETRACTED].fill_null(value=False).alias(GONE))
+        return Encoded(made, kept.skipped)
+
+    def _reason(self, row: dict[str, Any]) -> str:
+        return self.rows.missing(row) or self.misfit(row, self.columns)
 
 
 class TakesChanges(Sink):

@@ -17,8 +17,8 @@ from string import Formatter
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypedDict, Unpack, cast
 
 from penstock.connectors.base import T
+from penstock.core.times import Duration, duration_us, format_duration
 from penstock.errors import BadRecordError, PipelineError
-from penstock.times import Duration, duration_us, format_duration
 from penstock.types import (
     BINARY,
     BOOLEAN,

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.arguments import checked
 from penstock.connectors.generate import Content, random_bits, random_floats, random_integers
+from penstock.core.arguments import checked
+from penstock.core.times import Duration, duration_us, format_duration, to_micros
 from penstock.errors import PipelineError, nearest
-from penstock.times import Duration, duration_us, format_duration, to_micros
 from penstock.types import schema_of
 
 if TYPE_CHECKING:

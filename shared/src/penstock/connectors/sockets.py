@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Unpack
 
-from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import (
     BadRow,
@@ -19,8 +18,9 @@ from penstock.connectors.base import (
     T,
 )
 from penstock.connectors.declaring import SourceOptions, declare, zone
+from penstock.core.arguments import checked
+from penstock.core.times import Duration, duration_us
 from penstock.errors import ExternalError, PipelineError
-from penstock.times import Duration, duration_us
 from penstock.types import Schema
 
 if TYPE_CHECKING:

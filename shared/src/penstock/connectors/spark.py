@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, TypeGuard, Unpack
 
-from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Position, ReadContext, Split, T
 from penstock.connectors.declaring import SourceOptions, declare
+from penstock.core.arguments import checked
 from penstock.errors import PipelineError
 from penstock.formats.schema_matching import SchemaMatcher
 from penstock.types import Schema

@@ -15,8 +15,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.connectors.base import WatermarkGenerator, WatermarkMoves, WatermarkStrategy
+from penstock.core.times import Duration, duration_us, format_duration, from_micros, to_micros
 from penstock.errors import PipelineError, UserCodeError, described
-from penstock.times import Duration, duration_us, format_duration, from_micros, to_micros
 from penstock.types import attribute_of, is_row_class
 
 if TYPE_CHECKING:

@@ -51,7 +51,7 @@ def pack(target: str, parameters: dict[str, str]) -> Packed:
     """Zip the file of a pipeline, which was imported before, with the local modules that this brought in.
 
     Args:
-        target: `file.py` or `file.py:name`.
+        target: `file.py`, `file.py:name` or `file.sql`.
         parameters: what `--param` gave.
 
     Raises:
@@ -102,6 +102,8 @@ def _requirements(files: Iterable[Path], folder: Path) -> list[str]:
     names: set[str] = set()
     local = {file.relative_to(folder).parts[0].removesuffix(".py") for file in files}
     for file in files:
+        if file.suffix != ".py":
+            continue  # statements of SQL import nothing
         for node in ast.walk(ast.parse(file.read_bytes(), str(file))):
             if isinstance(node, ast.Import):
                 names.update(alias.name.partition(".")[0] for alias in node.names)

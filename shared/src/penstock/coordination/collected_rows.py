@@ -17,7 +17,8 @@ import msgspec
 
 from penstock.errors import UsageError
 from penstock.graph.jobgraph import JobVertex
-from penstock.graph.logical import LogicalPlan, Write
+from penstock.plan.logical import LogicalPlan
+from penstock.plan.operations.write import Write
 from penstock.ports import Blobs
 from penstock.protocol.committing import StagedPart
 

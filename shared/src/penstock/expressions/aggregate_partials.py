@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from penstock.core.times import MIN_WATERMARK
 from penstock.expressions.bounded_partials import approx_n_unique, approx_quantile, bottom_k_by, top_k_by
 from penstock.expressions.decimal_rules import sum_of_decimals
 from penstock.expressions.decimal_sums import UNHALVED_DIGITS, halves_of, mean_of_parts, total_of_halves
@@ -26,7 +27,6 @@ from penstock.expressions.partial_columns import (
     ordered_by,
 )
 from penstock.expressions.rendering import render
-from penstock.times import MIN_WATERMARK
 from penstock.types import (
     BOOLEAN,
     DECIMAL,
@@ -408,6 +408,38 @@ def _distinct(columns: PartialColumns, arg: Argument) -> pl.Expr:
     )
 
 
+def _mode(columns: PartialColumns, args: list[Argument], options: Options) -> pl.Expr:
+    """The most frequent value. The partial has each distinct value with its number of rows and its first event time."""
+    (arg,) = args
+    value = _unsigned_zero(arg.expr, arg)
+    timed = columns.event_time and options["ties"] == "first"
+    parts = {
+        "value": (value, Field("value", arg.type)), "rows": (pl.lit(1, _INT64), Field("rows", INT64)),
+        **({"time": (columns.time(), Field("time", INT64))} if timed else {}),
+    }  # fmt: skip
+    kind = ListType(StructType(tuple(field for _, field in parts.values())))
+    each = pl.struct(expr.alias(part) for part, (expr, _) in parts.items())
+    counted = columns.add(
+        "mode", ("mode", timed, arg.node), kind,
+        pl.when(arg.expr.is_not_null()).then(pl.concat_list(each)).otherwise(pl.lit([], dtype=polars_type(kind))),
+        _counted(each.filter(arg.expr.is_not_null()), timed=timed),
+        lambda partial: _counted(partial.explode(empty_as_null=False), timed=timed),
+    )  # fmt: skip
+    rows = pl.element().struct.field("rows")
+    most = counted.list.eval(pl.element().filter(rows == rows.max()).struct.field("value"))
+    return most.list.first() if options["ties"] == "first" else most.list.min()
+
+
+def _counted(parts: pl.Expr, *, timed: bool) -> pl.Expr:
+    """Each value of a group once, with the sum of its rows, ordered by its first event time and then by arrival."""
+    part = pl.element().struct
+    rows = part.field("rows").sum().over(part.field("value"))
+    ordered = pl.element().sort_by(part.field("time"), maintain_order=True) if timed else pl.element()
+    # In lists, because Polars mistakes the fields of what is exploded within a group for those of other groups.
+    summed = parts.implode().list.eval(part.with_fields(rows.alias("rows")))
+    return summed.list.eval(ordered.filter(ordered.struct.field("value").is_first_distinct()))
+
+
 def _quantile(columns: PartialColumns, args: list[Argument], options: Options) -> pl.Expr:
     value = args[0].expr.cast(_FLOAT64)
     values = columns.add(
@@ -437,6 +469,7 @@ COMPUTED: Final[dict[str, Callable[[PartialColumns, list[Argument], Options], pl
     "all": _all,
     "first": _first,
     "last": _last,
+    "mode": _mode,
     "collect": _collect,
     "top_k_by": top_k_by,
     "bottom_k_by": bottom_k_by,

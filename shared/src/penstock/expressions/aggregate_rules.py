@@ -11,6 +11,7 @@ from typing import Final
 
 from penstock.expressions.decimal_rules import mean_of_decimals
 from penstock.expressions.functions_nested import sum_type
+from penstock.expressions.nodes import Option
 from penstock.expressions.typing_rules import ORDERED, Arguments, TypeMismatchError, describe
 from penstock.types import (
     ANY_NUMBER,
@@ -59,6 +60,8 @@ class AggregateFunction:
     """Polars' names where they are others."""
     arrival: str = ""
     """What of its result the order of arrival decides; empty if nothing."""
+    settled_by: tuple[str, Option] | None = None
+    """The setting under which the order of arrival decides nothing."""
 
 
 _ORDERS: Final[tuple[DataType, ...]] = (
@@ -90,6 +93,7 @@ _GREATEST: Final[dict[DataType, str]] = {
 _EQUAL_ROWS: Final = "which of several best rows of one event time counts"
 _EQUAL_TIMES: Final = "which of several rows with that event time counts"
 _LISTED: Final = "the places of rows with equal event times"
+_EQUALLY_FREQUENT: Final = "which of several most frequent values of one first event time counts"
 
 
 def _only(arguments: Arguments, kinds: frozenset[DataType]) -> DataType:
@@ -161,6 +165,11 @@ def _n_unique(arguments: Arguments) -> tuple[DataType, bool]:
     if isinstance(arguments[0].type, (ListType, MapType, StructType)) or arguments[0].type == NULL:
         raise arguments.fail("a column without parts", arguments[0].type)
     return INT64, False
+
+
+def _mode(arguments: Arguments) -> tuple[DataType, bool]:
+    _n_unique(arguments)
+    return arguments[0].type, arguments.nullable
 
 
 def _collect(arguments: Arguments) -> tuple[DataType, bool]:
@@ -242,6 +251,11 @@ AGGREGATES: Final = (
     AggregateFunction("n_unique", "x.n_unique()", _n_unique,
                       "Exact number of different values, nulls not counted (as SQL; Polars counts null). NaN equals "
                       "NaN, -0.0 equals 0.0.", "count distinct"),
+    AggregateFunction("mode", 'x.mode(ties="first")', _mode,
+                      "The most frequent value; of several the one whose first row has the smallest event time, then "
+                      'arrived first, or with ties="least" the least. Nulls are left out, null if all are null. NaN '
+                      "equals NaN, -0.0 equals 0.0. Keeps different values and how often they came as state.", "mode",
+                      arrival=_EQUALLY_FREQUENT, settled_by=("ties", "least")),
     AggregateFunction("collect", "x.collect()", _collect,
                       "All values, nulls included, as a list ordered by event time, then arrival.", "list",
                       polars=("implode",),

@@ -19,6 +19,7 @@ from penstock.expressions import (
     functions_nested,
     functions_numeric,
     functions_replacing,
+    functions_sql,
     functions_text,
     functions_time,
 )
@@ -39,8 +40,11 @@ SECTIONS: Final[tuple[tuple[str, Sequence[Function]], ...]] = (
     ("Time", functions_time.ROWS),
     ("Lists, maps, structs, hashes", (*functions_nested.ROWS, *functions_building.ROWS)),
 )
-CATALOGUE: Final[dict[str, Function]] = {row.name: row for _, rows in SECTIONS for row in rows}
-"""All functions by name."""
+"""What has methods and a place on the page."""
+CATALOGUE: Final[dict[str, Function]] = {
+    row.name: row for rows in (*(rows for _, rows in SECTIONS), functions_sql.ROWS) for row in rows
+}
+"""All functions by name, those that only SQL calls among them."""
 
 _INTRODUCTION: Final = """\
 # Functions
@@ -88,7 +92,8 @@ def suggestion(name: str) -> str:
     found = known.get(name.lower()) or known.get(name.lower().rpartition(".")[2])
     if found is not None and name not in CATALOGUE:
         return f"did you mean {found}?"
-    return nearest(name, [*CATALOGUE, *(row.name for row in (*AGGREGATES, *OVER_ROWS))])
+    methods = [row.name for _, rows in SECTIONS for row in rows]
+    return nearest(name, [*methods, *(row.name for row in (*AGGREGATES, *OVER_ROWS))])
 
 
 def spellings() -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.arguments import checked
+from penstock.core.arguments import checked
 from penstock.errors import PipelineError
 from penstock.expressions.accumulators import Accumulator, result_type
 from penstock.expressions.functions_building import names_option

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import polars as pl
 
-from penstock.decimal_columns import decimals_of, decimals_of_texts
-from penstock.decimals import half_up, of_text, rounded_units
+from penstock.core.decimals import half_up, of_text, rounded_units
 from penstock.types import DecimalType, polars_type
+from penstock.types.decimal_columns import decimals_of, decimals_of_texts
 
 if TYPE_CHECKING:
     from penstock.expressions.functions import Lowering

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from penstock.decimals import MOST_DIGITS
+from penstock.core.decimals import MOST_DIGITS
 from penstock.expressions.typing_rules import Arguments, Operand, Typing, constant_as_decimal
 from penstock.types import NULL, DecimalType
 

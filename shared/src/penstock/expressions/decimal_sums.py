@@ -12,7 +12,7 @@ from typing import Final
 
 import polars as pl
 
-from penstock.decimals import half_up
+from penstock.core.decimals import half_up
 from penstock.expressions.decimal_arithmetic import series_of_units
 from penstock.expressions.decimal_rules import mean_of_decimals
 from penstock.types import DECIMAL, DecimalType, polars_type

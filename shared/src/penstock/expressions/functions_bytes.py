@@ -32,6 +32,12 @@ def _digest(name: str, namespace: str, kind: DataType) -> Function:
 
 
 def _digested(name: str) -> Callable[[Lowering], pl.Expr]:
+    return lambda call: digest_of(call[0], name)
+
+
+def digest_of(value: pl.Expr, name: str) -> pl.Expr:
+    """The digest of texts or bytes as hexadecimal text; `name` is that of hashlib."""
+
     def one(value: bytes) -> str:
         # What for is the user's affair: most often to name or to hide a value, which MD5 still serves.
         return hashlib.new(name, value, usedforsecurity=False).hexdigest()
@@ -41,7 +47,7 @@ def _digested(name: str) -> Callable[[Lowering], pl.Expr]:
         digests = [None if value is None else one(value) for value in values]
         return polars().Series(series.name, digests, dtype=polars_type(STRING))
 
-    return lambda call: call[0].map_batches(all_of, return_dtype=polars_type(STRING), is_elementwise=True)
+    return value.map_batches(all_of, return_dtype=polars_type(STRING), is_elementwise=True)
 
 
 def _encoded(encoding: Encoding) -> Callable[[Lowering], pl.Expr]:

@@ -135,6 +135,11 @@ def _remainder(call: Lowering) -> pl.Expr:
     return (left % right).cast(polars_type(DURATION))
 
 
+def _null_if(call: Lowering) -> pl.Expr:
+    """The value may be a constant, which stands on the right: see `penstock.expressions.polars_lowering`."""
+    return polars().when(call[1].ne_missing(call[0])).then(call[0])
+
+
 def _is_in(call: Lowering) -> pl.Expr:
     pl = polars()
     values = pl.Series(constants_of(call.constants[1:], call.operands[0]), dtype=polars_type(call.operands[0]))
@@ -305,7 +310,7 @@ NULLS: Final = (
         "The first argument that is not null.", ("coalesce",),
     ),
     Function(
-        "nullif", "x.nullif(value)", _nullif_rule, lambda c: polars().when(c[0].ne_missing(c[1])).then(c[0]),
+        "nullif", "x.nullif(value)", _nullif_rule, _null_if,
         "The value, or null where it equals another one. NaN equals NaN.", ("nullif",), polars_lacks=True,
     ),
     Function(

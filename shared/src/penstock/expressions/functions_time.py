@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.core.times import duration_us
 from penstock.expressions.functions import Function, Lowering, dry_run
 from penstock.expressions.typing_rules import Arguments, Rule, TypeMismatchError, Typing, check, keeps, takes
-from penstock.times import duration_us
 from penstock.types import DATE, DURATION, INT64, STRING, TIME, TIMESTAMP, DataType
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
+from penstock.core.times import from_micros, to_micros
 from penstock.errors import PipelineError
 from penstock.expressions.nodes import Aggregate, Alias, Call, Case, Cast, Column, Literal, Node, Value
-from penstock.times import from_micros, to_micros
 from penstock.types import type_from_json, type_to_json
 
 _MICROSECOND = timedelta(microseconds=1)

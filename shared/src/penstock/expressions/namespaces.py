@@ -6,11 +6,11 @@ import zoneinfo
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from penstock.arguments import checked
+from penstock.core.arguments import checked
+from penstock.core.times import duration_us, format_duration
 from penstock.errors import PipelineError
 from penstock.expressions.functions_json import type_option
 from penstock.expressions.nodes import Option
-from penstock.times import duration_us, format_duration
 from penstock.types import STRING, DataType, DecimalType, ListType, MapType, Scalar, StructType, of_python, parts_of
 
 if TYPE_CHECKING:

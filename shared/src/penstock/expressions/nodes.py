@@ -6,13 +6,13 @@ hand: `penstock.expressions.surface` does. Names of functions are looked up in `
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
-from penstock.decimals import written_digits
+from penstock.core.decimals import written_digits
 from penstock.types import (
     BINARY,
     BOOLEAN,
@@ -173,6 +173,26 @@ def implied_name(node: Node) -> str | None:
             case _:
                 pass
     return None
+
+
+def renamed(node: Node, names: Mapping[str, str]) -> Node:
+    """The node over other names of its columns.
+
+    Raises:
+        KeyError: it reads a column that has no other name.
+    """
+    match node:
+        case Column(name=name):
+            return Column(names[name])
+        case Literal():
+            return node
+        case Call(args=args) | Aggregate(args=args):
+            return replace(node, args=tuple(renamed(arg, names) for arg in args))
+        case Cast(operand=operand) | Alias(operand=operand):
+            return replace(node, operand=renamed(operand, names))
+        case Case(branches=branches, otherwise=otherwise):
+            moved = tuple((renamed(condition, names), renamed(value, names)) for condition, value in branches)
+            return Case(moved, None if otherwise is None else renamed(otherwise, names))
 
 
 def node_columns(node: Node) -> frozenset[str]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from penstock.batches import EVENT_TIME
+from penstock.core.batches import EVENT_TIME
 from penstock.expressions.nodes import Node
 from penstock.types import FLOATS, DataType, Field
 

@@ -8,8 +8,10 @@ for aggregates.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Final
 
 import polars as pl
 
@@ -18,7 +20,7 @@ from penstock.expressions.casts import cast_polars
 from penstock.expressions.catalogue import function
 from penstock.expressions.functions import Lowering
 from penstock.expressions.inference import Scope
-from penstock.expressions.nodes import Aggregate, Alias, Call, Case, Cast, Column, Literal, Node
+from penstock.expressions.nodes import Aggregate, Alias, Call, Case, Cast, Column, Literal, Node, node_columns
 from penstock.expressions.rendering import render
 from penstock.types import FLOATS, NULL, DataType, DecimalType, Schema, polars_type
 
@@ -70,6 +72,7 @@ class _PolarsLowering:
         return expression if own == kind else expression.cast(polars_type(kind))
 
     def _call(self, node: Call) -> pl.Expr:
+        node = _constant_behind(node)
         typing = self._scope.typing(node)
         row = function(node.function)
         args = [self.lower_as(arg, kind) for arg, kind in zip(node.args, typing.operands, strict=True)]
@@ -85,6 +88,21 @@ class _PolarsLowering:
             chain = chain.when(self.lower(condition)).then(self.lower_as(value, kind))
         last = pl.lit(None, dtype=polars_type(kind)) if node.otherwise is None else self.lower_as(node.otherwise, kind)
         return chain.otherwise(last)
+
+
+_MIRRORED: Final = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
+
+
+def _constant_behind(node: Call) -> Call:
+    """A comparison with its constant side on the right.
+
+    Where the other side is a case whose branches are constants, and every row of a batch takes the same branch, Polars
+    gives one row for the whole batch if the constant is on the left.
+    """
+    if node.function not in _MIRRORED or node_columns(node.args[0]) or not node_columns(node.args[1]):
+        return node
+    left, right = node.args
+    return replace(node, function=_MIRRORED[node.function], args=(right, left))
 
 
 def _literal(node: Literal, kind: DataType) -> pl.Expr:

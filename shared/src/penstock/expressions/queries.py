@@ -74,8 +74,8 @@ def is_of_distinct(expr: Expr) -> bool:
 
 def decided_by_arrival(expr: Expr) -> list[str]:
     """What of the results of its aggregates the order of arrival decides, one text each."""
-    parts = [part for part in walk(expr.node) if isinstance(part, Aggregate)]
-    return list(dict.fromkeys(reason for part in parts if (reason := BY_NAME[part.function].arrival)))
+    parts = [(BY_NAME[part.function], part) for part in walk(expr.node) if isinstance(part, Aggregate)]
+    return list(dict.fromkeys(row.arrival for row, part in parts if row.arrival and row.settled_by not in part.options))
 
 
 def keeps_values(expr: Expr) -> bool:

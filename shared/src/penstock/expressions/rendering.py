@@ -29,7 +29,7 @@ PREFIX_FUNCTIONS: Final = frozenset(
 """Functions written `f(a, b)` instead of `a.f(b)`."""
 
 
-KEYWORDS: Final = frozenset({"closed", "ddof", "ignore_nulls", "literal", "separator", "strict"})
+KEYWORDS: Final = frozenset({"closed", "ddof", "ignore_nulls", "literal", "separator", "strict", "ties"})
 """Settings written with their name; others are known by their place."""
 
 
@@ -37,6 +37,8 @@ def display_name(function: str) -> str:
     """How a message speaks of a function: `+`, `.abs()`, `coalesce()`."""
     if function in _BINARY or function in _UNARY:
         return (_BINARY.get(function) or _UNARY[function])[0]
+    if function.startswith("sql."):
+        return f"{function.removeprefix('sql.').upper()}()"
     return f"{function}()" if function in PREFIX_FUNCTIONS else f".{function}()"
 
 
@@ -92,8 +94,9 @@ def _render_call(node: Call) -> str:
     if node.function == "struct":
         return _render_struct(node)
     settings = [_setting(name, value) for name, value in options.items()]
-    if node.function in PREFIX_FUNCTIONS:
-        return f"{node.function}({', '.join([_operand(arg)[0] for arg in node.args] + settings)})"
+    if node.function in PREFIX_FUNCTIONS or node.function.startswith("sql."):
+        name = node.function if node.function in PREFIX_FUNCTIONS else display_name(node.function).removesuffix("()")
+        return f"{name}({', '.join([_operand(arg)[0] for arg in node.args] + settings)})"
     rest = ", ".join([_operand(arg)[0] for arg in node.args[1:]] + settings)
     method = node.function if zone is None else node.function.replace("dt.", f"dt.in_zone({_value(zone)}).", 1)
     return f"{_receiver(node.args[0])}.{method}({rest})"

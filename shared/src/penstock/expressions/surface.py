@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import Literal as OneOf
 
-from penstock.arguments import checked
-from penstock.decimals import MOST_DIGITS, written_digits
+from penstock.core.arguments import checked
+from penstock.core.decimals import MOST_DIGITS, written_digits
 from penstock.errors import PipelineError
 from penstock.expressions.namespaces import (
     BinaryNamespace,
@@ -619,6 +620,23 @@ class Expr:
             2
         """
         return self._aggregate("n_unique", filter)
+
+    def mode(self, ties: OneOf["first", "least"] = "first", *, filter: Expr | None = None) -> Expr:
+        """The most frequent value of the group; null if all values are null.
+
+        Args:
+            ties: which of several equally frequent values it is: "first", the one whose first row has the smallest event
+                time, then arrived first; or "least", the least one, which does not depend on the order of rows and which
+                aggregates of updates therefore need.
+            filter: the rows that count.
+
+        Example:
+            >>> evaluate(col("x").mode(), x=["b", "a", None, "a", "b", None, None])
+            'b'
+            >>> evaluate(col("x").mode(ties="least"), x=["b", "a", None, "a", "b"])
+            'a'
+        """
+        return self._aggregate("mode", filter, ties=ties)
 
     def collect(self, *, filter: Expr | None = None) -> Expr:
         """All values of the group as a list ordered by event time, then arrival.

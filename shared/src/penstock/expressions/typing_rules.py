@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final
 
-from penstock.decimals import MOST_DIGITS, units_of
+from penstock.core.decimals import MOST_DIGITS, units_of
 from penstock.errors import PenstockError
 from penstock.expressions.nodes import Literal, Node, Option
 from penstock.types import (

@@ -12,8 +12,7 @@ from decimal import Decimal
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from penstock.decimal_columns import decimals_of, exact_decimals
-from penstock.decimals import checked_units, of_units
+from penstock.core.decimals import checked_units, of_units
 from penstock.types import (
     FLOATS,
     INTEGERS,
@@ -27,6 +26,7 @@ from penstock.types import (
     StructType,
     polars_type,
 )
+from penstock.types.decimal_columns import decimals_of, exact_decimals
 
 if TYPE_CHECKING:
     import polars as pl

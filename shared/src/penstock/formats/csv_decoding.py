@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import msgspec
 
-from penstock.decimal_columns import decimals_of, decimals_of_texts
-from penstock.decimals import misfit, of_text, units_of
+from penstock.core.decimals import misfit, of_text, units_of
 from penstock.errors import PipelineError, nearest
 from penstock.formats.columns import MISSING, FrameBuilder, WrongValueError
 from penstock.formats.csv_quotes import quoted
@@ -37,6 +36,7 @@ from penstock.types import (
     StructType,
     polars_type,
 )
+from penstock.types.decimal_columns import decimals_of, decimals_of_texts
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.errors import PipelineError, nearest
 from penstock.formats.columns import MAX_MICROS, MIN_MICROS, MISSING, FrameBuilder
 from penstock.formats.seconds import Beyond, in_millis
-from penstock.map_columns import with_keys_once
 from penstock.types import (
     DATE,
     DURATION,
@@ -35,6 +34,7 @@ from penstock.types import (
     parts_of,
     polars_type,
 )
+from penstock.types.map_columns import with_keys_once
 
 if TYPE_CHECKING:
     import polars as pl

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from penstock.graph.jobgraph import PUBLISH, JobEdge, JobGraph, JobOperator, JobVertex, Link
-from penstock.graph.logical import LogicalPlan
-from penstock.graph.pushdown import said_of_reading
+from penstock.plan.logical import LogicalPlan
+from penstock.plan.passes.reading import said_of_reading
 from penstock.types import schema_from_json
 
 
@@ -32,7 +32,8 @@ def _vertex_lines(graph: JobGraph, vertex: JobVertex, plan: LogicalPlan | None) 
     for operator in vertex.operators:
         is_read = operator.verb == "read"
         said = said_of_reading(plan, plan.node(operator.node)) if plan is not None and is_read else {}
-        yield from _operator_lines(operator, said)
+        kept = plan.node(operator.node).traits.kept if plan is not None else ""
+        yield from _operator_lines(operator, said, kept)
 
 
 def _ship(edge: JobEdge) -> str:
@@ -46,7 +47,7 @@ def rows_of(link: Link) -> str:
     return tag if link.mode == "append" else f"{tag} ({link.mode})"
 
 
-def _operator_lines(operator: JobOperator, said: Mapping[str, str]) -> Iterator[str]:
+def _operator_lines(operator: JobOperator, said: Mapping[str, str], kept: str) -> Iterator[str]:
     yield f"  - {operator.verb} ({operator.id})"
     for name, value in {**operator.settings, **said}.items():
         yield f"      {name}: {_value(value)}"
@@ -55,7 +56,7 @@ def _operator_lines(operator: JobOperator, said: Mapping[str, str]) -> Iterator[
         what = "splits of the source are" if operator.inputs else "its exchange is"
         yield f"      state: how far {what} published, committed together with the rows"
     elif operator.state:
-        yield f"      state: {_state(operator.state)}"
+        yield f"      state: {_state(operator.state)}{f': {kept}' if kept else ''}"
     if operator.guarantee:
         yield f"      guarantee: {operator.guarantee}"
 

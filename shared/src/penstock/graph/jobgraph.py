@@ -14,45 +14,19 @@ from typing import Any, Final, Literal
 import msgspec
 
 from penstock.connectors.base import PublishedSink
+from penstock.core.names import wrong_name
 from penstock.errors import PipelineError
-from penstock.expressions import columns_of, is_mergeable
-from penstock.graph.describe import describe_node, state_signature
-from penstock.graph.logical import (
-    WAITING,
-    AggregateChanges,
-    As,
-    AssignEventTime,
-    AssignProcessingTime,
-    DeadLetters,
-    Deduplicate,
-    Join,
-    KeyBy,
-    LastRows,
-    LogicalPlan,
-    LookupJoin,
-    MapAsync,
-    Materialize,
-    Mode,
-    Node,
-    Over,
-    ProcessRows,
-    Project,
-    Read,
-    RegularJoin,
-    RunningAggregate,
-    RunningReduce,
-    SessionWindow,
-    Side,
-    ToChanges,
-    Top,
-    Union,
-    WindowAggregate,
-    WindowChanges,
-    Write,
-    ancestors,
-)
-from penstock.names import wrong_name
-from penstock.process_functions import describe_states
+from penstock.plan.logical import LogicalPlan, Node, ancestors, sources_of
+from penstock.plan.operations.as_ import As
+from penstock.plan.operations.dead_letters import DeadLetters
+from penstock.plan.operations.key_by import KeyBy
+from penstock.plan.operations.read import Read
+from penstock.plan.operations.side import Side
+from penstock.plan.operations.union import Union
+from penstock.plan.operations.write import Write
+from penstock.plan.passes.reading import Consumers
+from penstock.plan.signatures import describe_node, state_signature
+from penstock.plan.traits import Mode
 from penstock.types import schema_to_json
 
 FORMAT_VERSION = 1
@@ -254,13 +228,14 @@ class _Builder:
     ) -> None:
         self._by_splits = by_splits
         self._plan = plan
+        self._consumers = Consumers(plan)
         self._parallelism = parallelism
         self._at_least_once = at_least_once
         self._chain_state = chain_state
         self._publish = publish
         self._combine = combine
         self._needed = _needed_nodes(plan)
-        self._physical = [n for n in plan if n in self._needed and not _is_structure(n)]
+        self._physical = [n for n in plan if n in self._needed and n.traits.role != "structure"]
         self._max_parallelism = plan.max_parallelism
         self._inputs = {node: tuple(_links(node)) for node in self._physical}
         self._links = {node: tuple(link for _, link in inputs) for node, inputs in self._inputs.items()}
@@ -290,32 +265,31 @@ class _Builder:
             node.chainable
             and producer.chainable
             # Its watermarks are not those of the vertex, which a snapshot keeps for the state of all its operators.
-            and not isinstance(producer.operation, AssignEventTime | AssignProcessingTime | LastRows)
+            and producer.traits.watermarks != "own"
             and self._parallelism_of(producer) == self._parallelism_of(node)
             and self._slot_group(producer) == self._slot_group(node)
             and (not link.keys or (self._chain_state and self._parallelism_of(node) == 1))
-            and (self._chain_state or not _keeps_state(node))
-            and not (_knows_time(node) and self._holds_time_back(producer))
+            and (self._chain_state or not node.traits.keeps_state)
+            and not (node.traits.knows_time and self._holds_time_back(producer))
         )
         return self._vertex_of[producer] if chained else node
 
     def _holds_time_back(self, producer: Node) -> bool:
         """Whether event time is held back somewhere on the way from the head of the producer's vertex to behind it."""
-        if isinstance(producer.operation, WAITING):
-            return True
-        if self._vertex_of[producer] is producer:
-            return False
-        return self._holds_time_back(self._links[producer][0][0])
+        while producer.traits.watermarks != "held_back":
+            if self._vertex_of[producer] is producer:
+                return False
+            producer = self._links[producer][0][0]
+        return True
 
     def _parallelism_of(self, node: Node) -> int:
         return node.parallelism or self._parallelism
 
     def _slot_group(self, node: Node) -> str:
         """An operator shares slots with its first input unless it says otherwise, as in Flink."""
-        if node.slot_group is not None:
-            return node.slot_group
-        links = self._links[node]
-        return self._slot_group(links[0][0]) if links else DEFAULT_SLOT_GROUP
+        while node.slot_group is None and self._links[node]:
+            node = self._links[node][0][0]
+        return DEFAULT_SLOT_GROUP if node.slot_group is None else node.slot_group
 
     def _vertex(self, head: Node, names: dict[Node, str]) -> JobVertex:
         chain = [node for node in self._physical if self._vertex_of[node] is head]
@@ -378,7 +352,7 @@ class _Builder:
             and read.operation.source.replayable
             and all([producer for producer, _ in self._links[after]] == [before] for before, after in pairwise(way))
             and all(link.tag is None for other in way for _, link in self._links[other])
-            and not any(_keeps_state(other) or _knows_time(other) for other in between)
+            and not any(other.traits.keeps_state or other.traits.knows_time for other in between)
             and not any(
                 producer in way and other not in way for other in self._physical for producer, _ in self._links[other]
             )
@@ -420,11 +394,11 @@ class _Builder:
     def _edge(self, number: int, link: Link, producer: Node, consumer: Node, names: dict[Node, str]) -> JobEdge:
         """Only what the consumer reads crosses the log: bytes are most of what an exchange costs."""
         schema, event_time = _link_schema(producer, link, self._plan)
-        read = _columns_read(consumer)
+        read = self._consumers.read_by(consumer)
         if read is not None:
-            schema = [column for column in schema if column["name"] in read] or schema[:1]
-        ship: Ship = "broadcast" if consumer.takes_all(number) else "hash" if link.keys else "rebalance"
-        combined = bool(link.keys) and self._combine and _takes_combined(consumer)
+            schema = [column for column in schema if column["name"] in read]
+        ship: Ship = "broadcast" if number in consumer.traits.broadcast_inputs else "hash" if link.keys else "rebalance"
+        combined = bool(link.keys) and self._combine and consumer.traits.combinable
         return JobEdge(names[self._vertex_of[producer]], link, ship, schema, event_time, combined, number)
 
     def _operator(self, node: Node, *, chained: bool) -> JobOperator:
@@ -461,8 +435,7 @@ class _Builder:
         operation = node.operation
         assert isinstance(operation, Write)
         sink = operation.sink
-        weak = [n.operation.source for n in ancestors(node) if isinstance(n.operation, Read)]
-        unreplayable = next((source for source in weak if not source.replayable), None)
+        unreplayable = next((source for _, source in sources_of(node) if not source.replayable), None)
         if sink.guarantee != "exactly-once":
             return f"{sink.guarantee}: the {sink.kind} sink cannot do better"
         if unreplayable is not None:
@@ -480,30 +453,6 @@ def _wants_direct(node: Node) -> bool:
     return (
         isinstance(operation, Write) and isinstance(operation.sink, PublishedSink) and operation.sink.publishes_directly
     )
-
-
-def _is_structure(node: Node) -> bool:
-    return isinstance(node.operation, As | Union | KeyBy | Side | DeadLetters)
-
-
-def _keeps_state(node: Node) -> bool:
-    """Whether what becomes of a row depends on other rows. A `Process` that declares no state is taken to have none."""
-    match node.operation:
-        case WindowAggregate() | RunningAggregate() | RunningReduce() | Over() | Deduplicate() | Top() | LastRows():
-            return True
-        case Join() | RegularJoin() | ToChanges() | AggregateChanges() | WindowChanges() | Materialize():
-            return True
-        case ProcessRows(process=process):
-            return bool(node.inputs[0].keys) or bool(describe_states(process))
-        case MapAsync() | LookupJoin():
-            return True  # the rows that wait for their calls
-        case _:
-            return False
-
-
-def _knows_time(node: Node) -> bool:
-    """Whether what it keeps or does depends on how far event time has come: that is kept once for a whole vertex."""
-    return isinstance(node.operation, ProcessRows) or (_keeps_state(node) and not isinstance(node.operation, WAITING))
 
 
 def _needed_nodes(plan: LogicalPlan) -> set[Node]:
@@ -568,34 +517,6 @@ def _link_schema(producer: Node, link: Link, plan: LogicalPlan) -> tuple[list[di
         node = next(n for n in plan if isinstance(n.operation, DeadLetters) and n.inputs[0] is producer)
         return schema_to_json(node.schema), False
     return schema_to_json(producer.sides[link.tag]), producer.event_time
-
-
-def _columns_read(node: Node) -> frozenset[str] | None:
-    """The columns of its input that an operator looks at; None for all. Event time is not among them."""
-    match node.operation:
-        case WindowAggregate(late=None, aggregates=named) | RunningAggregate(aggregates=named):
-            read = [expr for _, expr in named]
-            match node.operation:
-                case WindowAggregate(window=SessionWindow(gap=gap)) if gap is not None:
-                    read.append(gap)
-                case _:
-                    pass
-            return frozenset(node.inputs[0].keys).union(*map(columns_of, read))
-        case Project(columns=named):
-            return frozenset[str]().union(*(columns_of(expr) for _, expr in named))
-        case _:
-            return None
-
-
-def _takes_combined(node: Node) -> bool:
-    """Whether it is an aggregate that needs neither the order of its rows nor the late ones themselves."""
-    match node.operation:
-        case WindowAggregate(window=SessionWindow()):
-            return False
-        case WindowAggregate(late=None, aggregates=named) | RunningAggregate(aggregates=named):
-            return all(is_mergeable(expr) for _, expr in named)
-        case _:
-            return False
 
 
 def fingerprint(graph: JobGraph) -> str:

@@ -6,7 +6,7 @@ import msgspec
 
 from penstock.errors import PipelineError
 from penstock.graph.jobgraph import JobGraph, build_job_graph
-from penstock.graph.logical import LogicalPlan
+from penstock.plan.logical import LogicalPlan
 
 
 def scalable_form(plan: LogicalPlan, *, at_least_once: bool = False, by_splits: bool = False) -> JobGraph:

@@ -16,7 +16,7 @@ import structlog
 from penstock.coordination.cluster_view import ScalingView
 from penstock.errors import ExternalError
 from penstock.ports import Clock, Scale, ScaleChangedError, TaskManagerScale
-from penstock.protocol.autoscaling import ScalingDecider, ScalingLimits, Standing, Wanted
+from penstock.protocol.autoscaling import ScalingDecider, ScalingDecision, ScalingLimits, Standing
 from penstock.protocol.slots import SlotPool
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ class TaskManagerScaler:
 
     def _decide(self, known: Scale) -> int:
         standing, missing = self._standing(), self._slots.unmet
-        wanted = self._decider.decide(self._clock.monotonic_ms(), known.task_managers, standing, missing)
-        self._note_short(wanted)
-        return wanted.task_managers
+        decision = self._decider.decide(self._clock.monotonic_ms(), known.task_managers, standing, missing)
+        self._note_short(decision)
+        return decision.task_managers
 
     async def _set(self, known: Scale, wanted: int) -> None:
         """Those that are to go get no further job before anybody is told."""
@@ -125,12 +125,12 @@ class TaskManagerScaler:
     def _number(self, worker: Worker) -> int | None:
         return self._scale.number_of(worker.heartbeat.host.partition(" ")[0])
 
-    def _note_short(self, wanted: Wanted) -> None:
-        if wanted.short and wanted.short != self._short:
+    def _note_short(self, decision: ScalingDecision) -> None:
+        if decision.short and decision.short != self._short:
             _log.warning(
-                "jobs wait for more task managers than are allowed", slots=wanted.short, most=self._limits.most
+                "jobs wait for more task managers than are allowed", slots=decision.short, most=self._limits.most
             )
-        self._short = wanted.short
+        self._short = decision.short
 
     def _say(self, problem: str) -> None:
         if problem and problem != self._problem:

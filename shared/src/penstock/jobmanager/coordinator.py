@@ -23,8 +23,8 @@ from penstock.coordination.job_progress import SHOWN, JobProgress
 from penstock.coordination.job_store import JobReader
 from penstock.coordination.retrying_ports import RetryingBlobs, RetryingLog, retry_until_done
 from penstock.coordination.timings import HEARTBEAT_MS
+from penstock.core.garbage import ease_collection
 from penstock.errors import CorruptDataError, ExternalError, PenstockError
-from penstock.garbage import ease_collection
 from penstock.jobmanager.autoscaling import Scaling, TaskManagerScaler
 from penstock.jobmanager.job_cleanup import CleanSinks
 from penstock.jobmanager.job_shell import JobShell, Surroundings

@@ -1,7 +1,8 @@
-"""Structured logs: for people on a terminal, or one JSON object a line. Event names are constant, facts are fields.
+"""Structured logs, as text for people or as one JSON object per line. Event names are constant; what varies is in fields.
 
-What libraries log goes the same way. A traceback names places and never the values of variables, which may be secrets and
-may be large; whatever is long is cut, so that an error costs a bounded amount of log.
+Records of libraries are logged in the same format. A traceback contains file names and line numbers, but never the values
+of variables, which may be secret or large. Long fields and tracebacks are truncated, so that an error logs a bounded
+amount.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from typing import Any, Final, Literal, TextIO, cast
 
 import structlog
 
-from penstock.names import shown
+from penstock.core.names import shown
 
 LogFormat = Literal["text", "json"]
 
 LIBRARY_WINDOW_S: Final = 10.0
 LIBRARY_LINES: Final = 5
-"""So much of each library is logged in every window: librdkafka repeats that a broker is away 40 times a second."""
+"""At most this many lines of a library are logged per window: librdkafka reports a missing broker 40 times a second."""
 MAX_FRAMES: Final = 20
-"""Of a traceback, for each exception in a chain."""
+"""The maximum number of frames of a traceback that are logged for each exception in a chain."""
 MAX_CHARACTERS: Final = 8_000
-"""Of a field, and of a traceback as text."""
+"""The maximum length of a field, and of a traceback that is logged as text."""
 
 
 def configure_logging(form: LogFormat, level: str) -> None:
-    """Set up structlog for this process; lines go to standard error."""
+    """Configure structlog for this process; it writes to standard error."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -48,13 +49,13 @@ def configure_logging(form: LogFormat, level: str) -> None:
         processors=[*shared, _bounded, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=_standard_error,
-        cache_logger_on_first_use=False,  # whoever replaces standard error, a test or a notebook, gets what follows
+        cache_logger_on_first_use=False,  # a test or notebook that replaces sys.stderr receives all later lines
     )
     _take_libraries(level)
 
 
 def keep_quiet() -> None:
-    """Log warnings alone, where nobody has said how: of a pipeline in a script, a notebook or a test."""
+    """Log warnings and errors only, unless logging is configured: for pipelines in a script, a notebook or a test."""
     if not structlog.is_configured():
         configure_logging("text", "warning")
 
@@ -63,14 +64,14 @@ def _take_libraries(level: str) -> None:
     root = logging.getLogger()
     if not any(isinstance(handler, _ToStructlog) for handler in root.handlers):
         root.addHandler(_ToStructlog())
-    # While a broker is down aiokafka writes a line per attempt and client, ten a second; whoever waits says so once.
+    # While a broker is down, aiokafka logs every attempt of every client, ten lines a second; our callers log it once.
     logging.getLogger("aiokafka").setLevel(logging.WARNING if level == "debug" else logging.CRITICAL)
-    # A request that is none is its client's fault.
+    # uvicorn warns about malformed requests, which are the client's fault.
     logging.getLogger("uvicorn.error").setLevel(logging.INFO if level == "debug" else logging.ERROR)
 
 
 class _ToStructlog(logging.Handler):
-    """Makes lines of ours of what libraries log; of a library that repeats itself, the first of every ten seconds."""
+    """Passes records of libraries to structlog, per library the first LIBRARY_LINES of every LIBRARY_WINDOW_S."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +80,7 @@ class _ToStructlog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             said = record.getMessage()
-        except Exception:  # as the standard handlers do with arguments that do not fit: logging must not fail
+        except Exception:  # the arguments do not fit the message; the standard handlers do not raise either
             self.handleError(record)
             return
         window = self._windows.setdefault(record.name, _Window(record.created))
@@ -91,13 +92,13 @@ class _ToStructlog(logging.Handler):
 
 @dataclass
 class _Window:
-    """How much one library has said since a moment, in seconds since the epoch."""
+    """The number of lines that one library has logged since `since_s`, in seconds since the epoch."""
 
     since_s: float
     said: int = 0
 
     def facts(self, now_s: float) -> dict[str, int] | None:
-        """What to add to a line said now; None: it is left out."""
+        """The fields to add to a line that is logged now, or None if the line must be dropped."""
         self.said += 1
         if now_s - self.since_s < LIBRARY_WINDOW_S:
             return {} if self.said <= LIBRARY_LINES else None
@@ -107,10 +108,10 @@ class _Window:
 
 
 def _harmless(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Nothing that users or others have named makes a line of its own, or speaks to the terminal."""
+    """Escape line breaks and control sequences in values, which may come from users, for lines and terminals."""
     for name, value in event.items():
         if isinstance(value, str):
-            event[name] = shown(value, lines=name != "event")  # of fields the renderer escapes these
+            event[name] = shown(value, lines=name != "event")  # the renderer escapes line breaks in fields
     return event
 
 
@@ -121,7 +122,7 @@ def _bounded(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping
 
 
 def _shortened(value: Any) -> Any:
-    """The same with its long texts cut: those of a traceback, as JSON has it, stand deep inside."""
+    """The value with its long strings truncated, also those nested in a traceback that is logged as JSON."""
     if isinstance(value, str):
         return _cut(value)
     if isinstance(value, list):
@@ -132,7 +133,7 @@ def _shortened(value: Any) -> Any:
 
 
 def _cut(text: str) -> str:
-    """The beginning and the end, where it is long: in both there is something to learn."""
+    """A text that is too long, reduced to its beginning and its end, both of which are informative."""
     if len(text) <= MAX_CHARACTERS:
         return text
     half = MAX_CHARACTERS // 2

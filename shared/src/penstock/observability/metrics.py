@@ -1,4 +1,7 @@
-"""The catalogue of metrics: every number that Penstock shows has one row here, and every sample is made from a row."""
+"""The catalogue of metrics: every number that Penstock shows has one row here, and every sample is made from a row.
+
+`Snapshot` hands samples to prometheus-client, which writes them in Prometheus' text format or in OpenMetrics.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,12 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from msgspec import UNSET
 
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 
 if TYPE_CHECKING:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.core import Metric as Family
+
     from penstock.coordination.job_progress import JobProgress
     from penstock.graph.jobgraph import JobGraph
     from penstock.protocol.messages import OperatorMetrics, TaskProgress
@@ -21,7 +27,7 @@ Kind = Literal["counter", "gauge"]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric. Names follow Prometheus: unit last, counters end in `_total`."""
+    """A metric. Names follow Prometheus: unit last, counters end in `_total`. Flags and ordinals have no unit."""
 
     name: str
     kind: Kind
@@ -39,124 +45,172 @@ class Sample:
     value: float
 
 
-_JOB: Final = ("job_name", "job_id")  # `job` is Prometheus' own label; several running jobs may have one name
+_JOB: Final = ("job_name", "job_id")  # Prometheus sets the label `job` itself; several running jobs may share a name
 _OPERATOR: Final = (*_JOB, "operator", "subtask")
 _SUBTASK: Final = (*_JOB, "vertex", "subtask")
 
-ROWS_IN = Metric("penstock_rows_in_total", "counter", "rows", _OPERATOR, "Rows that an operator took.")
-ROWS_OUT = Metric("penstock_rows_out_total", "counter", "rows", _OPERATOR, "Rows that an operator emitted.")
-LATE_ROWS = Metric("penstock_late_rows_total", "counter", "rows", _OPERATOR, "Rows too late for all their windows.")
-BAD_ROWS = Metric("penstock_bad_rows_total", "counter", "rows", _OPERATOR, "Records that could not become rows.")
+ROWS_IN = Metric("penstock_rows_in_total", "counter", "rows", _OPERATOR, "Rows that an operator has received.")
+ROWS_OUT = Metric("penstock_rows_out_total", "counter", "rows", _OPERATOR, "Rows that an operator has emitted.")
+LATE_ROWS = Metric(
+    "penstock_late_rows_total", "counter", "rows", _OPERATOR, "Rows that came too late for all their windows."
+)
+BAD_ROWS = Metric("penstock_bad_rows_total", "counter", "rows", _OPERATOR, "Records that were rejected as bad rows.")
 FAILED_CALLS = Metric(
     "penstock_failed_calls_total",
     "counter",
     "calls",
     _OPERATOR,
-    "Calls of map_async and of joins with a lookup that raised or took too long.",
+    "Calls of map_async and of lookup joins that raised an exception or timed out.",
 )
 FORGOTTEN_KEYS = Metric(
     "penstock_forgotten_keys_total", "counter", "keys", _OPERATOR,
-    "Keys (of joins by key alone: rows) that were forgotten because their time to live was over.",
+    "Keys whose state has expired by its time to live (for joins by key alone: rows).",
 )  # fmt: skip
 LOST_CHANGES = Metric(
     "penstock_lost_changes_total", "counter", "changes", _OPERATOR,
-    "Changes that would have taken back what was forgotten, and did nothing.",
+    "Changes without effect, because the state of the row that they retract has expired.",
 )  # fmt: skip
-BYTES_IN = Metric("penstock_bytes_in_total", "counter", "bytes", _SUBTASK, "Bytes read from a source or an exchange.")
-BYTES_OUT = Metric("penstock_bytes_out_total", "counter", "bytes", _SUBTASK, "Bytes written to exchanges.")
-BUSY = Metric("penstock_busy_seconds_total", "counter", "seconds", _SUBTASK, "Time spent working.")
-IDLE = Metric("penstock_idle_seconds_total", "counter", "seconds", _SUBTASK, "Time spent waiting for input.")
-BLOCKED = Metric(
-    "penstock_backpressured_seconds_total", "counter", "seconds", _SUBTASK, "Time spent waiting for credit downstream."
+BYTES_IN = Metric(
+    "penstock_bytes_in_total",
+    "counter",
+    "bytes",
+    _SUBTASK,
+    "Bytes that a subtask has read from a source or an exchange.",
 )
-WATERMARK = Metric("penstock_watermark_seconds", "gauge", "seconds", _SUBTASK, "Event time reached, since the epoch.")
-WATERMARK_LAG = Metric("penstock_watermark_lag_seconds", "gauge", "seconds", _SUBTASK, "Wall time minus watermark.")
+BYTES_OUT = Metric(
+    "penstock_bytes_out_total", "counter", "bytes", _SUBTASK, "Bytes that a subtask has written to exchanges."
+)
+BUSY = Metric("penstock_busy_seconds_total", "counter", "seconds", _SUBTASK, "Time that a subtask has spent working.")
+IDLE = Metric(
+    "penstock_idle_seconds_total", "counter", "seconds", _SUBTASK, "Time that a subtask has spent waiting for input."
+)
+BLOCKED = Metric(
+    "penstock_backpressured_seconds_total",
+    "counter",
+    "seconds",
+    _SUBTASK,
+    "Time that a subtask has spent waiting for credit from downstream.",
+)
+WATERMARK = Metric(
+    "penstock_watermark_seconds", "gauge", "seconds", _SUBTASK, "Watermark of a subtask, as seconds since the epoch."
+)
+WATERMARK_LAG = Metric(
+    "penstock_watermark_lag_seconds", "gauge", "seconds", _SUBTASK, "Wall clock time minus the watermark of a subtask."
+)
 RECORDS_BEHIND = Metric(
-    "penstock_source_lag_records", "gauge", "records", _SUBTASK, "Records that wait in a source's topic."
+    "penstock_source_lag_records",
+    "gauge",
+    "records",
+    _SUBTASK,
+    "Records in a source's topic that have not been read yet.",
 )
 UNPUBLISHED = Metric(
     "penstock_sink_unpublished_bytes",
     "gauge",
     "bytes",
     _SUBTASK,
-    "What complete checkpoints cover and a sink still has to publish.",
+    "Bytes covered by complete checkpoints that a sink has not published yet.",
 )
 PUBLISHED = Metric(
     "penstock_sink_published_checkpoint",
     "gauge",
-    "checkpoint",
+    "",
     _SUBTASK,
-    "Checkpoint up to which everything of a sink is visible.",
+    "Number of the checkpoint up to which all output of a sink is published.",
 )
 CHECKPOINTS = Metric(
-    "penstock_checkpoints_total", "counter", "checkpoints", (*_JOB, "state"), "Checkpoints by outcome."
+    "penstock_checkpoints_total", "counter", "checkpoints", (*_JOB, "state"), "Checkpoints of a job by outcome."
 )
-COMPLETED = Metric(
-    "penstock_completed_checkpoint", "gauge", "checkpoint", _JOB, "Number of the newest complete checkpoint."
-)
+COMPLETED = Metric("penstock_completed_checkpoint", "gauge", "", _JOB, "Number of the newest complete checkpoint.")
 CHECKPOINT_AGE = Metric(
     "penstock_checkpoint_age_seconds", "gauge", "seconds", _JOB,
-    "Since the newest complete checkpoint, or since its coordinator has the job if there is none.",
+    "Time since the newest complete checkpoint, or since the leader took over the job if there is none.",
 )  # fmt: skip
-CHECKPOINT_BYTES = Metric("penstock_checkpoint_size_bytes", "gauge", "bytes", _JOB, "Size of the newest complete one.")
+CHECKPOINT_BYTES = Metric(
+    "penstock_checkpoint_size_bytes", "gauge", "bytes", _JOB, "Size of the newest complete checkpoint."
+)
 CHECKPOINT_WRITTEN = Metric(
     "penstock_checkpoint_written_bytes", "gauge", "bytes", _JOB,
-    "What was written for it: less than its size if checkpoints are incremental.",
+    "Bytes written for the newest complete checkpoint, fewer than its size if it is incremental.",
 )  # fmt: skip
 CHECKPOINT_SECONDS = Metric(
-    "penstock_checkpoint_duration_seconds", "gauge", "seconds", _JOB, "From trigger to COMPLETE of the newest one."
+    "penstock_checkpoint_duration_seconds",
+    "gauge",
+    "seconds",
+    _JOB,
+    "Duration of the newest complete checkpoint, from its trigger to COMPLETE.",
 )
 CHECKPOINT_SYNC = Metric(
-    "penstock_checkpoint_sync_seconds", "gauge", "seconds", _JOB, "Longest standstill of a subtask in the newest one."
+    "penstock_checkpoint_sync_seconds",
+    "gauge",
+    "seconds",
+    _JOB,
+    "Longest synchronous phase of a subtask's snapshot in the newest complete checkpoint.",
 )
-STATE_BYTES = Metric("penstock_state_size_bytes", "gauge", "bytes", _SUBTASK, "State in the subtask's newest snapshot.")
-ATTEMPT = Metric("penstock_attempt", "gauge", "attempts", _JOB, "Number of the attempt that runs.")
+STATE_BYTES = Metric(
+    "penstock_state_size_bytes", "gauge", "bytes", _SUBTASK, "Size of the state in the newest snapshot of a subtask."
+)
+ATTEMPT = Metric("penstock_attempt", "gauge", "", _JOB, "Number of the current attempt.")
 FAILURES = Metric(
-    "penstock_failures_total", "counter", "failures", _JOB, "Failed attempts since its coordinator has the job."
+    "penstock_failures_total",
+    "counter",
+    "failures",
+    _JOB,
+    "Attempts that have failed since the leader took over the job.",
 )
-LEADING = Metric("penstock_leading", "gauge", "leading", (), "1 where this coordinator leads.")
+LEADING = Metric("penstock_leading", "gauge", "", (), "1 if this coordinator is the leader, otherwise 0.")
 WORKERS = Metric("penstock_workers", "gauge", "workers", (), "Worker processes that the leader knows.")
-SLOTS = Metric("penstock_slots", "gauge", "slots", (), "Slots of the cluster, as its leader knows them.")
+SLOTS = Metric("penstock_slots", "gauge", "slots", (), "Slots of all worker processes that the leader knows.")
 TASK_MANAGER_SLOTS = Metric(
-    "penstock_task_manager_slots", "gauge", "slots", (), "Slots of a task manager whose worker process lives."
+    "penstock_task_manager_slots", "gauge", "slots", (), "Slots of a task manager whose worker processes are alive."
 )
-FREE_SLOTS = Metric("penstock_free_slots", "gauge", "slots", (), "Slots that no job has.")
+FREE_SLOTS = Metric("penstock_free_slots", "gauge", "slots", (), "Slots that are not assigned to a job.")
 MISSING_SLOTS = Metric("penstock_missing_slots", "gauge", "slots", _JOB, "Slots that a job waits for.")
 TASK_MANAGERS_WANTED = Metric(
     "penstock_task_managers_wanted",
     "gauge",
     "task_managers",
     (),
-    "Task managers that are asked for, where they are scaled.",
+    "Task managers that the autoscaler has requested.",
 )
 TASK_MANAGERS = Metric(
-    "penstock_task_managers", "gauge", "task_managers", (), "Task managers that were heard of, where they are scaled."
+    "penstock_task_managers", "gauge", "task_managers", (), "Task managers from which the autoscaler has heard."
 )
 SHORT_SLOTS = Metric(
-    "penstock_scaling_short_slots", "gauge", "slots", (), "Slots that no more task managers are allowed for."
+    "penstock_scaling_short_slots",
+    "gauge",
+    "slots",
+    (),
+    "Slots that are missing because the maximum number of task managers is reached.",
 )
 SCALING_FAILS = Metric(
-    "penstock_scaling_fails", "gauge", "fails", (), "1 while the number of task managers cannot be read or set."
+    "penstock_scaling_fails", "gauge", "", (), "1 while the number of task managers cannot be read or set."
 )
 WORKER_MEMORY = Metric(
     "penstock_worker_memory_bytes", "gauge", "bytes", ("worker",), "Resident memory of a worker process."
 )
 _RUN: Final = ("run", "pipeline")
-RUNS = Metric("penstock_runs", "gauge", "runs", ("state",), "Runs on Spark that wait or are at work.")
+RUNS = Metric("penstock_runs", "gauge", "runs", ("state",), "Runs on Spark that are queued or running.")
 RUNS_ENDED = Metric(
     "penstock_runs_ended_total",
     "counter",
     "runs",
     ("state",),
-    "Runs on Spark that ended since the service was started.",
+    "Runs on Spark that have ended since the service was started.",
 )
 RUN_ATTEMPTS_LOST = Metric(
-    "penstock_run_attempts_lost_total", "counter", "attempts", (), "Processes of runs that ended without a result."
+    "penstock_run_attempts_lost_total",
+    "counter",
+    "attempts",
+    (),
+    "Processes of runs on Spark that have ended without a result.",
 )
-RUN_SECONDS = Metric("penstock_run_seconds", "gauge", "seconds", _RUN, "Since the attempt at a run on Spark began.")
-RUN_STAGES = Metric("penstock_run_done_stages", "gauge", "stages", _RUN, "Stages of Spark that a run has done.")
+RUN_SECONDS = Metric(
+    "penstock_run_seconds", "gauge", "seconds", _RUN, "Time since the current attempt of a run on Spark began."
+)
+RUN_STAGES = Metric("penstock_run_done_stages", "gauge", "stages", _RUN, "Stages of Spark that a run has completed.")
 RUN_TASKS = Metric(
-    "penstock_run_open_tasks", "gauge", "tasks", _RUN, "Tasks of a run's active stages that are not done."
+    "penstock_run_open_tasks", "gauge", "tasks", _RUN, "Tasks of a run's active stages that are not complete."
 )
 SCHEDULES = Metric("penstock_schedules", "gauge", "schedules", ("state",), "Schedules of runs on Spark.")
 _SCHEDULE: Final = ("schedule",)
@@ -165,24 +219,28 @@ SCHEDULE_DUE = Metric(
     "gauge",
     "seconds",
     _SCHEDULE,
-    "When the run is due, since the epoch, that a schedule is at: in the past while it is behind.",
+    "Due time of the first run of a schedule that has not ended, since the epoch; in the past while it is behind.",
 )
 SCHEDULE_BEHIND = Metric(
     "penstock_schedule_behind_periods",
     "gauge",
     "periods",
     _SCHEDULE,
-    "Periods that are over and whose runs are not; none for schedules that are paused.",
+    "Periods that have ended and whose runs have not; a paused schedule has no sample.",
 )
 SCHEDULE_STOPPED = Metric(
-    "penstock_schedule_stopped", "gauge", "", _SCHEDULE, "1 if a schedule has stopped at a run that failed."
+    "penstock_schedule_stopped",
+    "gauge",
+    "",
+    _SCHEDULE,
+    "1 if a schedule is stopped because a run has failed, otherwise 0.",
 )
 SCHEDULE_FAILURES = Metric(
     "penstock_schedule_failures_total",
     "counter",
     "failures",
     _SCHEDULE,
-    "Runs of a schedule that failed since the service was started, repeated ones counted each time.",
+    "Failed runs of a schedule since the service was started; every repetition counts.",
 )
 
 JOB_METRICS: Final = (
@@ -190,19 +248,19 @@ JOB_METRICS: Final = (
     BLOCKED, WATERMARK, WATERMARK_LAG, RECORDS_BEHIND, UNPUBLISHED, PUBLISHED, CHECKPOINTS, COMPLETED, CHECKPOINT_AGE,
     CHECKPOINT_BYTES, CHECKPOINT_WRITTEN, CHECKPOINT_SECONDS, CHECKPOINT_SYNC, STATE_BYTES, ATTEMPT, FAILURES,
 )  # fmt: skip
-"""Of a job, made by `samples`."""
+"""The metrics of a job, of which `samples` makes samples."""
 SERVICE_METRICS: Final = (
     LEADING, WORKERS, SLOTS, FREE_SLOTS, MISSING_SLOTS, TASK_MANAGERS_WANTED, TASK_MANAGERS, SHORT_SLOTS,
     SCALING_FAILS, TASK_MANAGER_SLOTS, WORKER_MEMORY, RUNS, RUNS_ENDED,
     RUN_ATTEMPTS_LOST, RUN_SECONDS, RUN_STAGES, RUN_TASKS, SCHEDULES, SCHEDULE_DUE, SCHEDULE_BEHIND,
     SCHEDULE_STOPPED, SCHEDULE_FAILURES,
 )  # fmt: skip
-"""Of the services themselves."""
+"""The metrics of the services themselves."""
 CATALOGUE: Final = JOB_METRICS + SERVICE_METRICS
 
 
 def samples(graph: JobGraph, progress: JobProgress, now_us: int) -> Iterator[Sample]:
-    """Every metric of a job as it is now."""
+    """The current samples of all metrics of a job."""
     job = labels_of_job(graph.name, progress.job)
     sinks = {vertex.id for vertex in graph.vertices if vertex.has_sink}
     for subtask, status in sorted(progress.statuses.items()):
@@ -223,7 +281,7 @@ def samples(graph: JobGraph, progress: JobProgress, now_us: int) -> Iterator[Sam
 
 
 def labels_of_job(name: str, job: str) -> dict[str, str]:
-    """What every sample of a job says whose id is `job`."""
+    """The labels that all samples of the job with the id `job` have."""
     return {"job_name": name, "job_id": job}
 
 
@@ -265,43 +323,54 @@ def _job_samples(labels: Mapping[str, str], progress: JobProgress, now_us: int) 
     yield Sample(FAILURES, labels, progress.totals["failed"])
 
 
-def prometheus_text(values: Iterable[Sample]) -> str:
-    """The text exposition format of Prometheus 0.0.4.
+class Snapshot:
+    """Samples of one moment as a collector of prometheus-client, whose encoders write them in Prometheus' formats.
 
-    Written here and not by prometheus-client, whose parser judges it in the tests: that library is for numbers that it
-    keeps itself. From a snapshot such as ours it takes as many lines, four times as long, and a web server's imports in
-    every `penstock run --metrics`; and `penstock metrics` would show people 1.2345678e+07 rows.
+    Pass it to `generate_latest`, `write_to_textfile`, or the encoder that `choose_encoder` finds. No registry is used:
+    Penstock counts by itself, and shows none of prometheus-client's own metrics (process, garbage collection, platform).
     """
-    by_metric: dict[Metric, list[Sample]] = {}
-    for sample in values:
-        by_metric.setdefault(sample.metric, []).append(sample)
-    lines: list[str] = []
-    for metric, found in by_metric.items():
-        lines += [f"# HELP {metric.name} {_escape(metric.help)}", f"# TYPE {metric.name} {metric.kind}"]
-        for sample in found:
-            labels = ",".join(f'{key}="{_quotable(value)}"' for key, value in sample.labels.items())
-            lines.append(f"{metric.name}{{{labels}}} {+sample.value!r}")
-    return "\n".join(lines) + "\n"
+
+    def __init__(self, values: Iterable[Sample]) -> None:
+        self._values = tuple(values)
+
+    def collect(self) -> Iterable[Family]:
+        """A metric family per metric, in the order in which metrics first occur among the samples."""
+        found: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+        for sample in self._values:
+            metric = sample.metric
+            family = found.get(metric.name)
+            if family is None:
+                family = found[metric.name] = _family(metric)
+            family.add_metric([sample.labels[label] for label in metric.labels], sample.value)
+        return found.values()
 
 
-def _escape(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n")
+def _family(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-
-def _quotable(text: str) -> str:
-    return _escape(text).replace('"', '\\"')
+    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    # A unit that does not end the family's name would be appended to it.
+    unit = metric.unit if metric.name.removesuffix("_total").endswith(f"_{metric.unit}") else ""
+    return kind(metric.name, metric.help, labels=metric.labels, unit=unit)
 
 
 _PAGE: Final = """# Metrics
 
-Every service shows its own at `/metrics`, in Prometheus' text format; those of jobs stand at the coordinator that
-leads. `penstock metrics JOB` prints those of one job, `penstock run --metrics FILE` keeps a file current. Alert rules
-and dashboards made of them lie in `infra/prometheus` and `infra/grafana`. This page is made from the catalogue.
+Every service shows its own metrics at `/metrics`; the leading coordinator shows those of jobs, too. The answer is in
+Prometheus' text format 0.0.4, or in OpenMetrics if the request accepts `application/openmetrics-text; version=1.0.0`,
+for which Prometheus asks. A metric is stored under the same name either way; OpenMetrics also tells its unit.
+
+`penstock metrics JOB` prints the metrics of one job in the text format. Numbers of a million and more have an exponent
+there, as in `1.2345678e+07`, which keeps all their digits; `penstock metrics JOB --json` prints integers.
+`penstock run --metrics FILE` keeps a file current in the text format, which the node exporter reads.
+
+Alert rules and dashboards for these metrics lie in `infra/prometheus` and `infra/grafana`. This page is made from the
+catalogue.
 """
 
 
 def markdown() -> str:
-    """`docs/metrics.md`."""
+    """The content of `docs/metrics.md`."""
     lines = [_PAGE, "| metric | kind | labels | |", "| --- | --- | --- | --- |"]
     lines += [f"| `{m.name}` | {m.kind} | {', '.join(m.labels)} | {m.help} |" for m in CATALOGUE]
     return "\n".join(lines) + "\n"

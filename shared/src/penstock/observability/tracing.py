@@ -1,10 +1,11 @@
-"""Traces of checkpoints and deployments by OpenTelemetry, made of what the leader's masters hear and order.
+"""OpenTelemetry traces of checkpoints and deployments, made from the events and commands of the leader's job masters.
 
-One trace per checkpoint: from its barrier's order to COMPLETE, with a span for every subtask's acknowledgement, one for
-the manifest and one for the record. One trace per attempt: from the moment that slots are wanted until every subtask
-runs, with a span for the slots and one per subtask. What fails is an error with its reason.
+A checkpoint has a trace from the trigger of its barrier to COMPLETE, with a span for the acknowledgement of every
+subtask, one for the manifest and one for the record in the job log. An attempt has a trace from the request for slots
+until every subtask runs, with a span for the slots and one for every subtask. Spans that fail have the status ERROR and
+the reason.
 
-Off unless an endpoint is set; then OpenTelemetry is imported, and not before.
+Tracing is off unless an endpoint is configured; OpenTelemetry is imported only then.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ Attributes = Mapping[str, str | int | float | bool]
 async def tracing(
     settings: TracingSettings, environ: Mapping[str, str] | None = None
 ) -> AsyncGenerator[Callable[[str], JobObserver] | None]:
-    """What gives every job its traces; None if tracing is off. Spans that wait are sent when the block ends.
+    """Yield a function that makes the observer of a job, or None if tracing is off. Pending spans are sent at the end.
 
     Raises:
         UsageError: tracing is on, and OpenTelemetry is not installed.
@@ -78,14 +79,14 @@ async def tracing(
 
 
 def is_on(settings: TracingSettings, environ: Mapping[str, str]) -> bool:
-    """Whether traces have somewhere to go: by our setting, or by the variables that all of OpenTelemetry knows."""
+    """Whether an endpoint is configured, by `tracing.endpoint` or by OpenTelemetry's own environment variables."""
     if environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or environ.get("OTEL_TRACES_EXPORTER") == "none":
         return False
     return bool(settings.endpoint) or any(environ.get(name) for name in _VARIABLES)
 
 
 def exporting_provider(settings: TracingSettings) -> TracerProvider:
-    """A provider whose spans go to the endpoint, in batches, from a thread of their own."""
+    """A provider that sends spans to the endpoint in batches, from a separate thread."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -103,7 +104,7 @@ def exporting_provider(settings: TracingSettings) -> TracerProvider:
 
 
 def new_provider() -> TracerProvider:
-    """One without exporters, which names this service unless `OTEL_SERVICE_NAME` does."""
+    """A provider without exporters whose service name is `penstock-coordinator`, unless `OTEL_SERVICE_NAME` is set."""
     from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider
 
@@ -112,32 +113,32 @@ def new_provider() -> TracerProvider:
 
 
 def traced_by(provider: TracerProvider) -> Callable[[str], JobObserver]:
-    """What gives every job its traces, by this provider."""
+    """A function that makes the observer of a job, which traces it with this provider."""
     tracer = provider.get_tracer("penstock", __version__)
     return lambda job: JobTraces(tracer, job)
 
 
 @dataclass
 class _Trace:
-    """A root span and what is open below it. Times are microseconds of the leader's clock."""
+    """A root span and its open child spans. Times are microseconds of the leader's clock."""
 
     tracer: Tracer
     root: Span
     begun_us: int
     children: dict[object, Span] = field(default_factory=dict[object, "Span"])
     size_bytes: int = 0
-    """Of the snapshots that were acknowledged so far."""
+    """The total size of the snapshots that have been acknowledged so far."""
 
     @staticmethod
     def begin(tracer: Tracer, name: str, now_us: int, attributes: Attributes) -> _Trace:
-        """A trace of its own, whatever else is traced here."""
+        """Begin a new trace, even where another span is active."""
         from opentelemetry.context import Context
 
         root = tracer.start_span(name, context=Context(), start_time=now_us * 1_000, attributes=dict(attributes))
         return _Trace(tracer, root, now_us)
 
     def child(self, key: object, name: str, since_us: int, attributes: Attributes | None = None) -> None:
-        """Begin a span below the root."""
+        """Begin a child span of the root."""
         from opentelemetry.trace import set_span_in_context
 
         self.children[key] = self.tracer.start_span(
@@ -145,13 +146,13 @@ class _Trace:
         )
 
     def close_child(self, key: object, now_us: int, error: str = "") -> None:
-        """End one, if it is open."""
+        """End a child span, if it is open."""
         span = self.children.pop(key, None)
         if span is not None:
             _end(span, now_us, error)
 
     def close(self, now_us: int, error: str = "") -> None:
-        """End what is still open, the root last."""
+        """End all open child spans, then the root."""
         for key in list(self.children):
             self.close_child(key, now_us, error)
         _end(self.root, now_us, error)
@@ -283,7 +284,7 @@ class JobTraces:
             trace.close(now_us)
 
     def _canceled(self, attempt: str, reason: str, now_us: int) -> None:
-        """Nothing of that attempt comes to anything any more; the one that follows it may be under way already."""
+        """End the traces of a canceled attempt, but not the deployment of the next attempt, which may have begun."""
         for checkpoint in list(self._checkpoints):
             self._checkpoints.pop(checkpoint).close(now_us, f"the attempt was canceled: {reason}")
         if self._deployment is not None and self._deployed == attempt:

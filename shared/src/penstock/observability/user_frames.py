@@ -1,4 +1,4 @@
-"""What a user is shown of an error: the part of a traceback that is their code, and a line that says what is wrong."""
+"""How errors are shown to users: the frames of their own code, and one line that says what is wrong."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _LIBRARY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def is_users(filename: str) -> bool:
-    """Whether a file is neither ours, nor Python's, nor installed, nor made by one of those while it runs."""
+    """Whether a file is the user's: not Penstock's, the standard library's, an installed package's, or generated code."""
     return not (
         filename.startswith((_LIBRARY, _STANDARD_LIBRARY, "<frozen", "<string>")) or "site-packages" in filename
     )
 
 
 def user_frames(error: BaseException) -> str:
-    """The frames of the user's files, formatted as in a traceback; empty if there are none."""
+    """The frames in the user's files, formatted as in a traceback; an empty string if there are none."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
     return "".join(traceback.format_list(frames))
 
 
 def place_of(function: Any) -> str:
-    """Where a function is written, such as `orders.py, line 12`; empty if that is unknown or not the user's file."""
+    """Where a function is defined, such as `orders.py, line 12`; empty if that is unknown or not in a user's file."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None or not is_users(code.co_filename):
         return ""
@@ -41,7 +41,7 @@ def shown_frames(error: BaseException) -> str:
     if isinstance(error, UserCodeError) and error.frames:
         return error.frames
     if isinstance(error, PenstockError) and not isinstance(error, UserCodeError):
-        return ""  # the message says it all
+        return ""  # the message of these errors is sufficient
     return user_frames(error.__cause__ or error)
 
 
@@ -52,7 +52,7 @@ def shown_text(error: BaseException) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """One line: our own errors speak for themselves, others are named."""
+    """An error in one line: the message of Penstock's own errors, and the type and message of all others."""
     error = first_cause(error)
     return cut(str(error) if isinstance(error, PenstockError) else described(error))
 

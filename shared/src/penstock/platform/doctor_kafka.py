@@ -24,8 +24,8 @@ from confluent_kafka.admin import (
 )
 
 from penstock.errors import ExternalError
-from penstock.kafka_clients import UNREACHED, aiokafka_options, confluent_options, raise_refusal
-from penstock.kafka_hanging import hanging_transactions, settle
+from penstock.kafka.clients import UNREACHED, aiokafka_options, confluent_options, raise_refusal
+from penstock.kafka.hanging_transactions import hanging_transactions, settle
 from penstock.platform.doctor_checks import CheckFailedError, Checks, Finding, skew_finding
 from penstock.settings import ClusterSettings, KafkaSettings, possible_copies
 

@@ -1,7 +1,7 @@
-"""Checkpoints that somebody asked for besides the periodic ones: who waits for which, and what they are told.
+"""Checkpoints that users ask for besides the periodic ones: which request waits for which one.
 
-They belong to no ending, and whoever asks is answered by the first checkpoint that was triggered since. Nothing of it is
-recorded: a leader that takes over reads the request again.
+Such a checkpoint belongs to no ending. A request is answered by the first checkpoint that was triggered after it, so
+several requests may share one. Nothing is recorded: a leader that takes over reads the requests again.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from penstock.protocol.messages import Restore
 
 
 class AskedCheckpoints:
-    """Those of one job under one leader."""
+    """Checkpoints that users asked for in one job: says whether one is wanted, and answers each request once."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, int] = {}
-        """Request to the lowest checkpoint that answers it."""
+        """Maps a request to the lowest checkpoint that answers it."""
 
     @property
     def newest(self) -> int:
-        """The highest number that is waited for; 0 if none is."""
+        """The highest checkpoint that a request waits for; 0 if none does."""
         return max(self._waiting.values(), default=0)
 
     def asked(self, request: str, highest: int) -> None:
-        """Somebody asks; `highest` is the newest checkpoint that was triggered before."""
+        """Note a request; `highest` is the newest checkpoint that was triggered before it."""
         self._waiting.setdefault(request, highest + 1)
 
     def completed(self, record: Complete) -> list[JobCommand]:
-        """COMPLETE stands in the job log."""
+        """Answer the requests that waited for this checkpoint: its COMPLETE is recorded."""
         restore = Restore(record.checkpoint, record.manifest, record.sha256)
         return [RequestDone(request, "completed", restore) for request in self._answered_by(record.checkpoint)]
 
     def failed(self, checkpoint: int, reason: str) -> list[JobCommand]:
-        """This checkpoint came to nothing."""
+        """Refuse the requests that waited for this checkpoint: it failed."""
         why = f"refused: checkpoint {checkpoint} failed: {reason}"
         return [RequestDone(request, why) for request in self._answered_by(checkpoint)]
 
     def attempt_ends(self, reason: str) -> list[JobCommand]:
-        """Nothing is triggered any more in this attempt."""
+        """Refuse all requests: the attempt ends, and triggers no further checkpoint."""
         waiting, self._waiting = list(self._waiting), {}
         return [RequestDone(request, f"refused: no checkpoint was taken: {reason}") for request in waiting]
 

@@ -1,4 +1,4 @@
-"""The subtasks of the newest attempt as the leader knows them: where they run and what was last heard of them."""
+"""The subtasks of the newest attempt as the leader knows them: on which worker each runs, and what it reported last."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from penstock.protocol.messages import SubtaskId, TaskStatus
 
 
 class AttemptTasks:
-    """Filled when an attempt begins or is taken over, and then by what workers report."""
+    """The subtasks of one attempt: set when it begins or is adopted, then updated by what workers report."""
 
     def __init__(self) -> None:
         self._assignment: dict[SubtaskId, str] = {}
         self._heard_of: dict[str, set[SubtaskId]] = {}
-        """Worker to its subtasks that were heard of: this and the next save looking at all of them at every event."""
+        """Maps a worker to its subtasks that have reported. This and the next two spare scans of all subtasks."""
         self._up: set[SubtaskId] = set()
         self._ended: set[SubtaskId] = set()
         self.statuses: dict[SubtaskId, TaskStatus] = {}
@@ -31,7 +31,7 @@ class AttemptTasks:
         return "" not in self._assignment.values()
 
     def adopt(self, running: Mapping[SubtaskId, tuple[str, TaskStatus]]) -> None:
-        """Take what runs already as it is."""
+        """Adopt subtasks that run already, with what they reported."""
         self._assignment = {subtask: worker for subtask, (worker, _) in running.items()}
         self.statuses = {subtask: status for subtask, (_, status) in running.items()}
         for subtask, status in self.statuses.items():
@@ -51,7 +51,7 @@ class AttemptTasks:
             (found.add if status.state in states else found.discard)(status.subtask)
 
     def worker_of(self, subtask: SubtaskId) -> str:
-        """Where a subtask runs."""
+        """The worker that runs a subtask."""
         return self._assignment[subtask]
 
     @property

@@ -37,8 +37,8 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A decision."""
+class ScalingDecision:
+    """How many task managers there should be."""
 
     task_managers: int
     short: int = 0
@@ -56,7 +56,7 @@ class ScalingDecider:
         self._lacking_since: dict[int, int] = {}
         """Task managers that are wanted and have not all their slots; most often they are on their way."""
 
-    def decide(self, now_ms: int, wanted: int, standing: Mapping[int, Standing], missing: int) -> Wanted:
+    def decide(self, now_ms: int, wanted: int, standing: Mapping[int, Standing], missing: int) -> ScalingDecision:
         """What should be, given what is.
 
         Args:
@@ -68,7 +68,7 @@ class ScalingDecider:
         self._look(now_ms, wanted, standing)
         if missing > 0:
             return self._grown(now_ms, wanted, standing, missing)
-        return Wanted(self._shrunk(now_ms, wanted, standing))
+        return ScalingDecision(self._shrunk(now_ms, wanted, standing))
 
     def _look(self, now_ms: int, wanted: int, standing: Mapping[int, Standing]) -> None:
         idle = {(n, n in standing) for n in range(wanted) if n not in standing or standing[n].used == 0}
@@ -76,14 +76,14 @@ class ScalingDecider:
         lacking = {n for n in range(wanted) if n not in standing or standing[n].slots < self._limits.slots}
         self._lacking_since = {number: self._lacking_since.get(number, now_ms) for number in lacking}
 
-    def _grown(self, now_ms: int, wanted: int, standing: Mapping[int, Standing], missing: int) -> Wanted:
+    def _grown(self, now_ms: int, wanted: int, standing: Mapping[int, Standing], missing: int) -> ScalingDecision:
         """Never fewer than are asked for already: who waits for slots may have some on the highest one."""
         count = max(wanted, self._limits.least)
         left = missing - sum(self._free(now_ms, number, standing.get(number)) for number in range(count))
         while left > 0 and count < self._limits.most:
             left -= self._free(now_ms, count, standing.get(count))
             count += 1
-        return Wanted(count, max(0, left))
+        return ScalingDecision(count, max(0, left))
 
     def _free(self, now_ms: int, number: int, found: Standing | None) -> int:
         """Slots that waiting jobs may get from a task manager, those on their way among them."""

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.errors import ProtocolError
 from penstock.protocol.frames import Channel, Frame, FrameKind
 from penstock.protocol.messages import Flavour
 from penstock.protocol.watermarks import CombinedProgress, InputProgress, combined
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 
 @dataclass(frozen=True, slots=True)

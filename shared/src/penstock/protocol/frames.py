@@ -84,7 +84,7 @@ class Frame:
     nonce: str = ""
     flavour: Flavour = "aligned"
     timed: bool = False
-    """Of DATA: whether the payload has the column `penstock.batches.WATERMARK` as its last one."""
+    """Of DATA: whether the payload has the column `penstock.core.batches.WATERMARK` as its last one."""
     combined: bool = False
     """Of DATA: whether the payload holds partial aggregates (`penstock.task.combining`)."""
 

@@ -25,8 +25,8 @@ class Chain:
 
     runs: tuple[tuple[Handle, ...], ...]
     """The objects of the full run, then of each delta, oldest first."""
-    window: int
-    """The freeze of the operator, counted by itself, that it is of: a delta on top has what was changed since."""
+    epoch: int
+    """The epoch that the freeze closed, counted per operator: a delta on top has what has changed since."""
 
     @property
     def is_heavy(self) -> bool:
@@ -41,24 +41,24 @@ class SnapshotChains:
     def __init__(self) -> None:
         self._newest = 0
         self._base: Mapping[str, Chain] = {}
-        self._taken: dict[int, Mapping[str, Chain]] = {}
+        self._stored: dict[int, Mapping[str, Chain]] = {}
 
     def base(self, operator: str) -> Chain | None:
         """What the next snapshot of an operator adds a delta to; None: it is to be a full one."""
         chain = self._base.get(operator)
         return None if chain is None or chain.is_heavy else chain
 
-    def taken(self, checkpoint: int, chains: Mapping[str, Chain]) -> None:
+    def snapshot_stored(self, checkpoint: int, chains: Mapping[str, Chain]) -> None:
         """The durable snapshot of `checkpoint` consists of these; of a canonical one nothing is used again."""
-        self._taken[checkpoint] = dict(chains)
+        self._stored[checkpoint] = dict(chains)
 
     def completed(self, checkpoint: int) -> None:
         """The subtask was told that `checkpoint` is COMPLETE: perhaps again, by a leader that took over."""
         if checkpoint <= self._newest:
             return
         self._newest = checkpoint
-        self._base = self._taken.get(checkpoint, {})
-        self._taken = {number: chains for number, chains in self._taken.items() if number > checkpoint}
+        self._base = self._stored.get(checkpoint, {})
+        self._stored = {number: chains for number, chains in self._stored.items() if number > checkpoint}
 
 
 def named_objects(manifest: Manifest) -> frozenset[str]:

@@ -1,15 +1,45 @@
 """The leader's decisions about one job: attempts, checkpoints, failures, and the one way to end.
 
-`JobMaster` owns no I/O and no second opinion: what happened to the job stands in the job log (`JobHistory`), when to
-checkpoint in `CheckpointBook`, what becomes of its manifest in `Completions`, what is known of the running subtasks in
-`AttemptTasks`, which ending is under way in `Endings`, whether to restart in a `RestartDecider`. It ties them together:
+A job outlives its tasks, its workers and its leaders. `JobMaster` is what one leader knows of one job, and does what
+Flink's JobMaster and CheckpointCoordinator do. Every leader builds it anew from the job log. It owns no I/O: events go
+in, and commands come out, which are records to be appended to the job log and messages to task managers.
+
+**The job log decides.** An *attempt* exists once its BEGIN is recorded, a checkpoint is COMPLETE once that is recorded,
+and the job has ended once TERMINATED is. What follows from a record is commanded only after the record is stored: no
+task is deployed before BEGIN, and nobody is told of a checkpoint before COMPLETE. Records are created conditionally, so
+of two leaders that both take themselves for the only one just one can append; the other one is refused and steps down.
+While a record is under way to the store no attempt begins and no job ends: it may be a COMPLETE, from which the next
+attempt has to start.
+
+**Epochs.** A leader appends LEADER with its epoch before its first command for a job that has not ended. Every command
+carries the epoch, and receivers drop those of a lower one. Statuses and acknowledgements carry the attempt that they are
+of, and those of an earlier one are dropped here.
+
+**Attempts.** One attempt counts, the newest; what is left of earlier ones is cancelled, and nobody reads what it sends:
 
     attempt:  offsets captured -> BEGIN recorded -> deployed -> all running
+
+BEGIN says which checkpoint is restored (the newest COMPLETE, never an older one), which generation of exchanges is used,
+and from which offsets they are read. A subtask is deployed once per attempt; in doubt a new attempt begins.
+
+**Recovery.** If any subtask fails, or its worker is lost, the whole attempt ends: there is no failover of single regions.
+The restart strategy says when the next attempt begins, or that the job fails; it is not asked about an attempt that the
+job needs to end. A leader that takes over restarts nothing that runs. If every subtask of the newest attempt is alive,
+and the graph is the same, it adopts the attempt, repeats its newest COMPLETE, and aborts the checkpoints that were
+pending, because the former leader had their acknowledgements. (A drain among them cannot be undone, as sources send the
+last watermark before its barrier; then a new attempt begins.) Otherwise it cancels the attempt and begins a new one.
+
+**Endings.** All of them take the same way, and a savepoint does, too:
+
     ending:   barrier -> COMPLETE recorded -> every sink has published it -> record
 
 An ending whose checkpoint is COMPLETE needs no more than its sinks: if its attempt is lost, the next one *publishes
 only*. It runs the sinks alone, in as many slots as there are, reads no row and takes no checkpoint. So a job publishes
 what is complete before it has failed, when the slots for all of it are gone, and before a changed graph begins.
+
+What stands in the log is left to `JobHistory`, when to checkpoint to `CheckpointBook`, what becomes of a manifest to
+`Completions`, what is known of the running subtasks to `AttemptTasks`, which ending is under way to `Endings`, and
+whether to restart to a `RestartDecider`. Legal moves between the phases of a job are in `penstock.protocol.phases`.
 """
 
 from __future__ import annotations
@@ -72,7 +102,7 @@ PUBLISH_AGAIN_MS = 1_000
 
 
 class JobMaster:
-    """One job under one leader."""
+    """The decisions of one leader about one job: it takes events and returns commands."""
 
     def __init__(
         self,
@@ -89,7 +119,7 @@ class JobMaster:
         """`topology` is that of the job log's graph; `new_id` gives fresh ids of 32 hex digits.
 
         A `changed` graph begins once what is complete is published, on exchanges of its own.
-        A `resumable` job that fails is not terminated: somebody goes on with it once the cause is removed.
+        A `resumable` job that fails is not terminated: a user resumes it once the cause is removed.
         """
         self.job = job
         self.history = history
@@ -100,7 +130,7 @@ class JobMaster:
         self._restarts = restart_decider(restarts)
         self._new_id = new_id
         self._changed = changed
-        """What the next BEGIN starts instead of the job log's graph."""
+        """The graph that the next BEGIN starts instead of the job log's, if any."""
         self._resumable = resumable
         self._announce = Announcements(job, history)
         self._tasks = AttemptTasks()
@@ -111,16 +141,16 @@ class JobMaster:
         self._opened: Opened | None = None
         self._workers: Mapping[str, int] = {}
         self._appending = 0
-        """Records that are on their way into the job log: while there are any, nothing is begun and nothing ends."""
+        """How many records are under way to the job log: while there are any, no attempt begins and no job ends."""
         self._restart_at_ms = 0
         self._begin_again = ""
-        """Why the running attempt is to be followed by another at once, if it is."""
+        """Why the running attempt is ended and another one begins at once; empty if that is not so."""
         self._missing_since_ms: int | None = None
         """Since when there are too few slots for an attempt; None while there are enough."""
         self._adopted = False
-        """Whether the running attempt is that of a former leader."""
+        """Whether the running attempt was begun by a former leader."""
         self._rescale_request = ""
-        """The rescale that the next BEGIN carries out."""
+        """The id of the request for the rescale that the next BEGIN carries out; empty if there is none."""
 
     @property
     def attempt(self) -> str:
@@ -139,17 +169,17 @@ class JobMaster:
 
     @property
     def workers(self) -> frozenset[str]:
-        """Where the subtasks of the newest attempt run, as far as they were deployed or adopted."""
+        """The workers on which subtasks of the newest attempt run, as far as they were deployed or adopted."""
         return self._tasks.workers
 
     @property
     def statuses(self) -> Mapping[SubtaskId, TaskStatus]:
-        """What was last heard of each subtask of the newest attempt."""
+        """The status that each subtask of the newest attempt reported last."""
         return self._tasks.statuses
 
     @property
     def publishes_only(self) -> bool:
-        """Whether the newest attempt runs nothing but the sinks."""
+        """Whether the newest attempt runs the sinks alone."""
         return self.history.begin is not None and self.history.begin.publishes_only
 
     @property
@@ -160,7 +190,7 @@ class JobMaster:
         return [subtask for subtask in self.topology.subtasks if subtask in self.topology.sinks]
 
     def ending(self, now_ms: int) -> str:
-        """Which ending or savepoint is under way, for people; empty if none is."""
+        """A text for users that says which ending or savepoint is under way; empty if none is."""
         return self._endings.status(now_ms)
 
     @property
@@ -171,7 +201,7 @@ class JobMaster:
         return 1 if alone else self.topology.slot_count
 
     def handle(self, event: JobEvent, now_ms: int) -> list[JobCommand]:
-        """Take an event; the commands are to be carried out in order."""
+        """Take an event and return the commands that follow from it, which are to be carried out in order."""
         if self.phase in (Phase.TERMINATED, Phase.SUSPENDED):
             return []
         if isinstance(event, RecordStored):
@@ -247,7 +277,7 @@ class JobMaster:
         return self._opened.unreadable if self._opened is not None else ""
 
     def _adopt(self, opened: Opened, now_ms: int) -> list[JobCommand]:
-        """Take the running attempt over as it is: repeat the newest COMPLETE, abort what was pending."""
+        """Take the running attempt over as it is: repeat the newest COMPLETE, and abort the pending checkpoints."""
         self._tasks.adopt(opened.statuses)
         self._move(Phase.RUNNING)
         self._adopted = True
@@ -269,7 +299,7 @@ class JobMaster:
     # -- an attempt -----------------------------------------------------------------------------------------------------
 
     def _progress(self, now_ms: int) -> list[JobCommand]:
-        """What follows from the state alone, after every event."""
+        """The commands that follow from the state alone; asked for after every event."""
         ending = self._endings.current
         if ending is not None and not self._appending and self._is_over(now_ms):
             return self._terminate(ending.terminal_state, self._endings.last_words(self._tasks, self.topology))
@@ -285,7 +315,10 @@ class JobMaster:
                 return []
 
     def _is_over(self, now_ms: int) -> bool:
-        """What cannot be read cannot be published either: then a cancelled job ends as it is."""
+        """Whether the ending under way has nothing left to wait for.
+
+        If the job cannot be read, its sinks cannot publish either: a cancelled job ends as it is.
+        """
         if self._unreadable:
             ending = self._endings.current
             return self.phase is Phase.WAITING and ending is not None and ending.kind == "cancel"
@@ -361,7 +394,7 @@ class JobMaster:
         return commands
 
     def _slots_of(self, begin: Begin) -> Mapping[SubtaskId, int]:
-        """Sinks that run alone share whatever slots there are."""
+        """The slot of each subtask. Sinks that run alone share the slots that there are."""
         slots = self.topology.slots
         if not begin.publishes_only:
             return slots
@@ -401,7 +434,7 @@ class JobMaster:
         return []
 
     def _fail(self, reason: str, now_ms: int, worker: str = "", status: TaskStatus | None = None) -> list[JobCommand]:
-        """The attempt failed: stop it, and begin another one later or give up, but not before all is published."""
+        """The attempt failed: stop it, and begin another one later, or let the job fail once all is published."""
         failed = self._failed(reason, worker, status)
         ending = self._endings.current
         terminal = status is not None and status.terminal
@@ -426,7 +459,7 @@ class JobMaster:
         ))  # fmt: skip
 
     def _restart(self, reason: str, now_ms: int, delay_ms: int) -> list[JobCommand]:
-        """Stop the attempt; another one follows."""
+        """Stop the attempt; the next one begins after the delay."""
         self._book.abort_all()
         self._move(Phase.RESTARTING)
         self._restart_at_ms = now_ms + delay_ms
@@ -454,7 +487,7 @@ class JobMaster:
         return commands
 
     def _on_checkpoint_asked(self, event: CheckpointAsked, now_ms: int) -> list[JobCommand]:
-        """Somebody wants a checkpoint: of a job that runs, and takes none for another reason already."""
+        """A user asks for a checkpoint: refused unless the job runs, and while an ending or savepoint is under way."""
         runs = self.phase is Phase.RUNNING and not self.publishes_only and self._tasks.all_run(self.subtasks)
         busy = self._endings.status(now_ms)
         if not runs or busy:
@@ -463,7 +496,7 @@ class JobMaster:
         return []
 
     def _while_publishing(self, now_ms: int) -> list[JobCommand]:
-        """Once all is published, or nobody waits for it any more, this attempt has nothing left to do."""
+        """End an attempt that publishes only, once all is published or its ending was withdrawn."""
         ending = self._endings.current
         if ending is None or not ending.needs_sinks_only:
             return self._restart(NEW_ATTEMPT, now_ms, 0)
@@ -557,7 +590,7 @@ class JobMaster:
         ]  # fmt: skip
 
     def _rescale(self, ending: Ending, now_ms: int) -> list[JobCommand]:
-        """The old generation is fully published: a new one begins with other exchanges."""
+        """Begin a new generation of exchanges, as the old one is fully published."""
         assert ending.changed is not None
         self._book.abort_all()
         self._changed = ending.changed

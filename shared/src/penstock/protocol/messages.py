@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.times import MIN_WATERMARK
+from penstock.core.times import MIN_WATERMARK
 
 Flavour = Literal["aligned", "at_least_once", "canonical"]
 """How a barrier is taken; `canonical` is aligned, and no snapshot of it refers to objects of others (a savepoint where

@@ -19,7 +19,7 @@ class _Worker:
     slots: int
     bound_to: str
     used: dict[str, int] = field(default_factory=dict[str, int])
-    taken: int = 0
+    used_slots: int = 0
     """The sum of what is used."""
 
     def __post_init__(self) -> None:
@@ -29,7 +29,7 @@ class _Worker:
         """Slots that the job could get in addition to what it has here; `own`: it takes only those made for it."""
         if self.bound_to != job and (own or self.bound_to):
             return 0
-        return self.slots - self.taken
+        return self.slots - self.used_slots
 
 
 def natural(name: str) -> list[tuple[str, int]]:
@@ -93,7 +93,7 @@ class SlotPool:
 
     def _use(self, worker: _Worker, job: str, slots: int) -> None:
         """The job has so many slots there now."""
-        worker.taken += slots - worker.used.pop(job, 0)
+        worker.used_slots += slots - worker.used.pop(job, 0)
         held = self._held.setdefault(job, {})
         held.pop(worker.name, None)
         if slots:
@@ -195,7 +195,7 @@ class SlotPool:
     @property
     def free(self) -> int:
         """Slots that no job has."""
-        return sum(worker.slots - worker.taken for worker in self._workers.values())
+        return sum(worker.slots - worker.used_slots for worker in self._workers.values())
 
     def missing(self, job: str) -> int:
         """How many slots would have to come before the job gets those it waits for."""

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import count
 
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 
 
 @dataclass(slots=True, kw_only=True)

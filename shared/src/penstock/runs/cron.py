@@ -13,9 +13,9 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
+from penstock.core.times import from_micros, to_micros
 from penstock.errors import UsageError
 from penstock.runs.periods import zone_of
-from penstock.times import from_micros, to_micros
 
 _FIELDS: Final = ("minute", "hour", "day-of-month", "month", "day-of-week")
 _REMEMBERED: Final = 8_192

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from penstock.core.times import from_micros, to_micros
 from penstock.errors import UsageError
-from penstock.times import from_micros, to_micros
 
 PLACEHOLDERS: Final[tuple[str, ...]] = ("day", "start", "end")
 

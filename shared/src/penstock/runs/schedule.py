@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from penstock.core.times import from_micros
 from penstock.errors import UsageError
 from penstock.protocol.joblog import Artifact
 from penstock.protocol.requests import RunOptions, SubmitRun
@@ -24,7 +25,6 @@ from penstock.runs.cron import Cron
 from penstock.runs.periods import PLACEHOLDERS, depends_on_period, filled, moment_of, period_values, zone_of
 from penstock.runs.run_log import AttemptBegan, EndState, RunHistory
 from penstock.runs.schedule_views import EndedPeriod, OnFailure, ScheduleState
-from penstock.times import from_micros
 
 MAX_RETRIES: Final = 100
 MAX_PAUSE_MS: Final = 7 * 86_400_000

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import polars as pl
 
+from penstock.core.times import MIN_WATERMARK, to_micros
 from penstock.errors import UsageError
 from penstock.protocol.keygroups import key_group_range
 from penstock.protocol.messages import Handle, OperatorHandles
@@ -30,7 +31,6 @@ from penstock.state.segments import encode_segments
 from penstock.task.opening import SPLITS
 from penstock.task.snapshot_objects import object_key, objects_of
 from penstock.task.sources import SplitEntry
-from penstock.times import MIN_WATERMARK, to_micros
 from penstock.types import schema_from_json
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 import polars as pl
 
-from penstock.batches import KEY_GROUP
+from penstock.core.batches import KEY_GROUP
 from penstock.errors import UsageError, nearest
 from penstock.savepoint.shapes import Shape, UnstorableError, accepted_types, shape_of
 from penstock.savepoint.tables import DOMAINS, UTC_MICROS, Columns, Segment, elements, rows_of_state, state_table

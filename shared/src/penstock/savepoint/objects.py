@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from penstock.blocking import run_in_thread
 from penstock.coordination.job_store import JobReader
+from penstock.core.blocking import run_in_thread
 from penstock.errors import CorruptDataError, ExternalError, UsageError
 from penstock.ports import BlobNotFoundError, Blobs
 from penstock.protocol.manifests import Manifest, decode_manifest

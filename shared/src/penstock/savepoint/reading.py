@@ -11,6 +11,7 @@ import msgspec
 import polars as pl
 
 from penstock.coordination.job_store import JobReader
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.errors import CorruptDataError, UsageError, nearest
 from penstock.protocol.keygroups import key_group_range
 from penstock.protocol.manifests import Manifest
@@ -33,7 +34,6 @@ from penstock.settings import load_settings
 from penstock.state.segments import PENDING, decode_segment
 from penstock.task.opening import SPLITS
 from penstock.task.sources import SplitEntry
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.types import schema_from_json
 
 if TYPE_CHECKING:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from penstock.errors import UsageError, nearest
-from penstock.graph.logical import Node, RunningAggregate, WindowAggregate
+from penstock.plan.logical import Node
+from penstock.plan.operations.running_aggregate import RunningAggregate
+from penstock.plan.operations.window_aggregate import WindowAggregate
 from penstock.savepoint import tables
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
 """What all services have in common: options, health, signals.
 
-`/healthz` answers while the event loop runs; `/readyz` when everything that the service needs answers; `/metrics` is
-Prometheus' text. SIGTERM and SIGINT drain: the service gets a deadline to hand back what it holds.
+`/healthz` answers while the event loop runs; `/readyz` when everything that the service needs answers; `/metrics` shows
+the service's metrics in Prometheus' text format, or in OpenMetrics if the request accepts it. SIGTERM and SIGINT drain:
+the service gets a deadline to hand back what it holds.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import Any, Final, TypeVar
 
 import structlog
 import uvicorn
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -28,7 +31,7 @@ from penstock import __version__
 from penstock.coordination.control_topics import COMMANDS
 from penstock.errors import ExternalError, PenstockError, UsageError
 from penstock.observability.logs import LogFormat, configure_logging
-from penstock.observability.metrics import Sample, prometheus_text
+from penstock.observability.metrics import Sample, Snapshot
 from penstock.ports import Blobs, Clock, Log
 from penstock.protocol.messages import LeaderTick, decode_command
 from penstock.service import http_limits
@@ -177,10 +180,21 @@ def health_routes(readiness: Readiness, samples: Callable[[], list[Sample]]) -> 
             return PlainTextResponse("ready\n")
         return JSONResponse({"errors": [f"{part}: {text}" for part, text in readiness.problems.items()]}, 503)
 
-    async def metrics(_: Request) -> Response:
-        return PlainTextResponse(prometheus_text(samples()), media_type="text/plain; version=0.0.4")
+    async def metrics(request: Request) -> Response:
+        encoder, media_type = _encoder(request)
+        found = Snapshot(samples())
+        # A snapshot of thousands of subtasks takes longer to write than the event loop should stand still.
+        return Response(await asyncio.to_thread(encoder, found), media_type=media_type)
 
     return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]
+
+
+def _encoder(request: Request) -> tuple[Callable[[Collector], bytes], str]:
+    """What writes metrics in the format that a request accepts, and its media type."""
+    try:
+        return choose_encoder(",".join(request.headers.getlist("accept")))
+    except TypeError:  # the header asks for a version that is no number
+        return choose_encoder("")
 
 
 class _Server(uvicorn.Server):

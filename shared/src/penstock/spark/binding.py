@@ -15,8 +15,10 @@ from typing import Any
 import msgspec
 
 from penstock.errors import UsageError
-from penstock.graph.describe import describe_node
-from penstock.graph.logical import LogicalPlan, Operation, Write
+from penstock.plan.logical import LogicalPlan
+from penstock.plan.operation import Operation
+from penstock.plan.operations.write import Write
+from penstock.plan.signatures import describe_node
 from penstock.spark.code import TaskCode, digest
 
 

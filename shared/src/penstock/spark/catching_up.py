@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import Final
 
 from penstock.adapters.cluster_ports import cluster_store
-from penstock.api.loading import load_pipeline
 from penstock.api.pipeline import DeclaredPipeline
-from penstock.blocking import run_blocking
 from penstock.client import Cluster, ClusterClient
 from penstock.client.cluster import answered
 from penstock.client.documents import ENDED, Requested
 from penstock.coordination.artifacts import check_requirements, unpack
 from penstock.coordination.job_store import JobReader
+from penstock.core.blocking import run_blocking
+from penstock.core.times import Duration, duration_us
 from penstock.errors import CorruptDataError, PenstockError, UsageError
+from penstock.loading import load_pipeline
 from penstock.ports import BlobExistsError
 from penstock.protocol.joblog import Artifact, JobSettings
 from penstock.protocol.messages import Restore
@@ -42,7 +43,6 @@ from penstock.submission.application import Prepared
 from penstock.submission.options import JobOptions, job_request
 from penstock.submission.remote import submit
 from penstock.submission.restart_text import restart_text
-from penstock.times import Duration, duration_us
 
 _FOLDER: Final = Path(".penstock/catch-up")
 _CLAIMS: Final = "catch-up/"

@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.api.loading import load_pipeline
 from penstock.connectors.kafka import default_cluster as kafka_platform
 from penstock.coordination.artifacts import pack, unpack
-from penstock.graph.logical import LogicalPlan
+from penstock.loading import load_pipeline
+from penstock.plan.logical import LogicalPlan
 from penstock.protocol.joblog import Artifact
 from penstock.settings import KafkaSettings
 

@@ -24,7 +24,8 @@ import msgspec
 from penstock.connectors.base import CommitsTogether, Sink, WriteContext
 from penstock.connectors.files.local import LocalParts
 from penstock.errors import CorruptDataError, ExternalError, UsageError
-from penstock.graph.logical import LogicalPlan, Write
+from penstock.plan.logical import LogicalPlan
+from penstock.plan.operations.write import Write
 from penstock.ports import Clock
 from penstock.runs.run_log import is_run_id
 from penstock.spark.binding import Binding

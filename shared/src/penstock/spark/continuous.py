@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from penstock.adapters.directory.claim import claimed
 from penstock.api.pipeline import DeclaredPipeline
 from penstock.connectors.base import Source
+from penstock.core.times import MIN_WATERMARK
 from penstock.errors import ExternalError, IncompatibleStateError, PenstockError, PipelineError, UsageError
 from penstock.graph.jobgraph import SINK_VERBS, JobGraph
 from penstock.ports import Clock
@@ -29,7 +30,6 @@ from penstock.spark.splits import RunBeginning, sources_of
 from penstock.spark.starting import StartingPoint, starting_point
 from penstock.spark.step_folder import StepFolder, Stopped
 from penstock.spark.steps import NextStep, Silence, StepsJob, is_due, next_step
-from penstock.times import MIN_WATERMARK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -222,7 +222,7 @@ class ContinuousRun:
         """What a step reads that was not begun before; None if it was."""
         if run.find_beginning() is not None:
             return None
-        return self._silence.judged(run.look(), self._clock.monotonic_us())
+        return self._silence.with_awake_splits(run.look(), self._clock.monotonic_us())
 
     def _run_of(self, session: SparkSession, job: StepsJob, step: NextStep) -> SparkRun:
         options = self._options

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.arguments import checked
 from penstock.connectors import collecting
-from penstock.graph.logical import Write
+from penstock.core.arguments import checked
+from penstock.plan.operations.write import Write
 from penstock.spark.engine import spark_graph
 from penstock.spark.native import native_windows, ways
 from penstock.spark.savepoints import RunState

@@ -14,11 +14,13 @@ from penstock.adapters.directory.claim import claimed
 from penstock.connectors.base import Source, WriteContext
 from penstock.errors import ExternalError, PenstockError, UsageError, nearest
 from penstock.graph.jobgraph import JobGraph, JobVertex, build_job_graph
-from penstock.graph.logical import AssignEventTime, LogicalPlan, Read
+from penstock.plan.logical import LogicalPlan
+from penstock.plan.operations.event_time import AssignEventTime
+from penstock.plan.operations.read import Read
 from penstock.ports import Clock
 from penstock.savepoint.folder import SavepointPlace
 from penstock.spark.archives import archive_of
-from penstock.spark.arrival import Arrival
+from penstock.spark.arrival_order import ArrivalOrderAnalysis
 from penstock.spark.binding import Binding, binding_of, check_same, described
 from penstock.spark.code import TaskCode
 from penstock.spark.committing import (
@@ -169,7 +171,7 @@ class SparkRun:
         )
         check_options(self.graph, pipeline.plan, self.options)
         self.ways = ways(self.graph, pipeline.plan, native=self.options.native, stateful=self.options.stateful)
-        self.arrival = Arrival(self.graph, pipeline.plan)
+        self.arrival_order = ArrivalOrderAnalysis(self.graph, pipeline.plan)
         """What there is to say of the order of rows."""
         self.run_id = checked_run_id(run)
         self.labels = RunLabels(session, self.graph, self.run_id)

@@ -8,9 +8,9 @@ from penstock.connectors import files
 from penstock.connectors.kafka import marks as kafka_marks
 from penstock.graph.explain import rows_of
 from penstock.graph.jobgraph import JobEdge, JobGraph, JobOperator, JobVertex
-from penstock.graph.logical import LogicalPlan
-from penstock.graph.pushdown import said_of_reading
-from penstock.spark.arrival import Arrival
+from penstock.plan.logical import LogicalPlan
+from penstock.plan.passes.reading import said_of_reading
+from penstock.spark.arrival_order import ArrivalOrderAnalysis
 from penstock.spark.native import NativeWindow, Way
 from penstock.spark.replay import is_keyed
 from penstock.types import schema_from_json
@@ -19,7 +19,7 @@ from penstock.types import schema_from_json
 def explain_stages(graph: JobGraph, plan: LogicalPlan, ways: Mapping[str, Way], refused: Sequence[str]) -> str:
     """One block per stage, with the way in which it is computed and what is to know of the order of its rows; then what
     is refused."""
-    arrival = Arrival(graph, plan)
+    arrival = ArrivalOrderAnalysis(graph, plan)
     lines = [f"{graph.name}: {len(graph.vertices)} stages on Spark, parallelism {graph.parallelism}"]
     for vertex in graph.vertices:
         lines += ["", *_stage(graph, plan, arrival, vertex, ways[vertex.id])]
@@ -28,7 +28,9 @@ def explain_stages(graph: JobGraph, plan: LogicalPlan, ways: Mapping[str, Way], 
     return "\n".join(lines)
 
 
-def _stage(graph: JobGraph, plan: LogicalPlan, arrival: Arrival, vertex: JobVertex, way: Way) -> Iterator[str]:
+def _stage(
+    graph: JobGraph, plan: LogicalPlan, arrival: ArrivalOrderAnalysis, vertex: JobVertex, way: Way
+) -> Iterator[str]:
     yield f"{vertex.id}  {vertex.name}"
     yield f"  {_tasks(vertex, way)}"
     for edge in vertex.inputs:
@@ -54,7 +56,7 @@ def _stage(graph: JobGraph, plan: LogicalPlan, arrival: Arrival, vertex: JobVert
         yield from (f"      {text}" for text in said if text)
 
 
-def _said_of_parts(arrival: Arrival, vertex: JobVertex) -> str:
+def _said_of_parts(arrival: ArrivalOrderAnalysis, vertex: JobVertex) -> str:
     if whole := arrival.read_as_a_whole(vertex, keeps=False):
         return f"files are read as a whole: {whole}"
     said = "large files are read in parts, where their format has any"
@@ -79,13 +81,15 @@ def _tasks(vertex: JobVertex, way: Way) -> str:
     return f"{vertex.parallelism} tasks"
 
 
-def _exchange(arrival: Arrival, vertex: JobVertex, edge: JobEdge, way: Way) -> str:
+def _exchange(arrival: ArrivalOrderAnalysis, vertex: JobVertex, edge: JobEdge, way: Way) -> str:
     how = f"by {', '.join(edge.link.keys)}" if edge.link.keys else "round robin"
     rows = rows_of(edge.link)
     if isinstance(way, NativeWindow):
         return f"partials of a key and window, shuffle {how}{rows}"
     order = ["key group"] if is_keyed(vertex) else []
-    order += ["arrival in its split" if arrival.is_fed_by_arrival(vertex) else "event time"] if edge.event_time else []
+    order += (
+        ["arrival in its split" if arrival.is_fed_in_arrival_order(vertex) else "event time"] if edge.event_time else []
+    )
     return f"shuffle {how}{rows}, sorted by {', '.join([*order, 'producer and number'])}"
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from penstock.batches import EVENT_TIME, WATERMARK, one_batch
+from penstock.core.batches import EVENT_TIME, WATERMARK, one_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from penstock.batches import EVENT_TIME, WATERMARK, hidden_of
+from penstock.core.batches import EVENT_TIME, WATERMARK, hidden_of
 from penstock.errors import ProtocolError
 from penstock.spark.framing import Origin, frame_schema
 from penstock.types import schema_from_json

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import polars as pl
 
-from penstock.batches import EVENT_TIME, WATERMARK
+from penstock.core.batches import EVENT_TIME, WATERMARK
+from penstock.core.times import MIN_WATERMARK
 from penstock.graph.jobgraph import JobGraph
-from penstock.graph.logical import LogicalPlan, Node, Over, WindowAggregate, WindowRows
+from penstock.plan.logical import LogicalPlan, Node
 from penstock.state.hashing import key_groups
 from penstock.task.operators.lateness import lateness_of
-from penstock.times import MIN_WATERMARK
 
 
 def late_rows_read(graph: JobGraph, plan: LogicalPlan) -> Iterator[str]:
@@ -20,12 +20,9 @@ def late_rows_read(graph: JobGraph, plan: LogicalPlan) -> Iterator[str]:
     links = [link for operator in graph.operators() for link in operator.inputs]
     links += [edge.link for vertex in graph.vertices for edge in vertex.inputs]
     for node in plan:
-        match node.operation:
-            case WindowAggregate(late=late) | Over(late=late) | WindowRows(late=late) if late is not None:
-                if any((link.source, link.tag) == (node.id, late.name) for link in links):
-                    yield node.id
-            case _:
-                pass
+        tag = node.traits.late_tag
+        if tag is not None and any((link.source, link.tag) == (node.id, tag) for link in links):
+            yield node.id
 
 
 class LateRowsKept:

@@ -16,7 +16,9 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from penstock.errors import UsageError
-from penstock.graph.logical import LogicalPlan, Read, Write
+from penstock.plan.logical import LogicalPlan
+from penstock.plan.operations.read import Read
+from penstock.plan.operations.write import Write
 from penstock.ports import Clock
 from penstock.types import Schema
 

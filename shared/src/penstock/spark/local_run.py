@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.system_clock import SystemClock
-from penstock.api.loading import load_pipeline
 from penstock.api.pipeline import DeclaredPipeline
-from penstock.arguments import checked
 from penstock.connectors.kafka.default_cluster import use_cluster
+from penstock.core.arguments import checked
 from penstock.errors import PenstockError
 from penstock.graph.jobgraph import JobVertex
+from penstock.loading import load_pipeline
 from penstock.savepoint.places import place_of
 from penstock.settings import FILE_VARIABLE, ClusterSettings, load_settings
 from penstock.spark.code import pack_code

@@ -24,11 +24,12 @@ from pyspark import StorageLevel, TaskContext
 from pyspark.sql import functions
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from penstock.batches import EVENT_TIME
 from penstock.connectors import spark
+from penstock.core.batches import EVENT_TIME
 from penstock.graph.jobgraph import JobEdge, JobGraph, JobVertex
-from penstock.graph.logical import LogicalPlan, Read
-from penstock.spark.arrival import Arrival
+from penstock.plan.logical import LogicalPlan
+from penstock.plan.operations.read import Read
+from penstock.spark.arrival_order import ArrivalOrderAnalysis
 from penstock.spark.code import TaskCode
 from penstock.spark.merging import merged_partials
 from penstock.spark.native import NativeWindow
@@ -93,7 +94,7 @@ class Lowering:
         self._staging = staging
         self._entered = entered
         self._natives = natives
-        self._arrival = Arrival(graph, plan)
+        self._arrival_order = ArrivalOrderAnalysis(graph, plan)
         self._consumers = {vertex.id: list(graph.consumers(vertex.id)) for vertex in graph.vertices}
         self._frames: dict[str, DataFrame] = {}
         self._returning = set[str]()
@@ -173,7 +174,7 @@ class Lowering:
 
     def _edge(self, vertex: JobVertex, consumer: JobVertex, edge: JobEdge) -> StageEdge:
         native, framed = self._natives.get(consumer.id), consumer.id not in self._returning
-        return self._arrival.edge(vertex, consumer, edge, native, self._state.reached, framed=framed)
+        return self._arrival_order.edge(vertex, consumer, edge, native, self._state.reached, framed=framed)
 
     def _read(self, vertex: JobVertex) -> Read:
         operation = self._plan.node(vertex.operators[0].node).operation
@@ -183,7 +184,7 @@ class Lowering:
     def _splits(self, vertex: JobVertex) -> tuple[RunSplit, ...]:
         """What the tasks of a source read, in order: its splits, large ones in parts."""
         splits = self._beginning.splits.get(vertex.operators[0].id, ())
-        if not splits or self._arrival.read_as_a_whole(vertex, keeps=self._state.keeps):
+        if not splits or self._arrival_order.read_as_a_whole(vertex, keeps=self._state.keeps):
             return splits
         most_bytes = Packing.of(self._session).limit(splits, vertex.parallelism)
         node = vertex.operators[0].node
@@ -215,7 +216,7 @@ class Lowering:
             ]
             together = together.unionByName(self._session.range(0, vertex.parallelism, 1, 1).select(*columns))
         placed = together.repartitionById(vertex.parallelism, functions.col(PARTITION))
-        order = sort_order(vertex, by_arrival=self._arrival.is_fed_by_arrival(vertex))
+        order = sort_order(vertex, by_arrival=self._arrival_order.is_fed_in_arrival_order(vertex))
         ordered = placed.sortWithinPartitions(*order)
         return ordered.select(*FRAMED_NAMES)
 

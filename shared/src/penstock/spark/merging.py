@@ -14,8 +14,8 @@ from penstock.spark.wire import OUTPUT, PARTITION, READ_TAGS, REPORT, REPORT_OUT
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+    from penstock.functions.windows.shape import WindowShape
     from penstock.spark.native import NativeWindow
-    from penstock.window_shape import WindowShape
 
 
 def merged_partials(partials: DataFrame, native: NativeWindow, partitions: int) -> DataFrame:

@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.expressions.aggregate_rules import BY_NAME
+from penstock.functions.windows.definitions import CumulativeWindow, SessionWindow
+from penstock.functions.windows.shape import WindowShape
 from penstock.graph.jobgraph import JobGraph, JobVertex
-from penstock.graph.logical import CumulativeWindow, LogicalPlan, Node, SessionWindow, WindowAggregate
+from penstock.plan.logical import LogicalPlan, Node
+from penstock.plan.operations.window_aggregate import WindowAggregate
 from penstock.spark.late_rows import late_rows_read
 from penstock.task.operators.partials import Partials
 from penstock.types import (
@@ -37,7 +40,6 @@ from penstock.types import (
     Schema,
     family,
 )
-from penstock.window_shape import WindowShape
 
 KEYS: Final[frozenset[DataType]] = frozenset(
     {STRING, BOOLEAN, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, TIMESTAMP, DATE, DECIMAL}

@@ -10,8 +10,9 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from penstock.batches import EVENT_TIME, WATERMARK
-from penstock.graph.logical import LogicalPlan
+from penstock.core.batches import EVENT_TIME, WATERMARK
+from penstock.core.times import MIN_WATERMARK
+from penstock.plan.logical import LogicalPlan
 from penstock.spark.framing import cut, frame_schema
 from penstock.spark.late_rows import LateRowsKept
 from penstock.spark.partials import PartialOutput
@@ -30,7 +31,6 @@ from penstock.spark.wire import (
 )
 from penstock.state.hashing import key_groups
 from penstock.task.exchange import key_group_owners
-from penstock.times import MIN_WATERMARK
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from penstock.batches import EVENT_TIME
-from penstock.graph.logical import LogicalPlan
+from penstock.core.batches import EVENT_TIME
+from penstock.plan.logical import LogicalPlan
 from penstock.spark.late_rows import LateRowsKept
 from penstock.spark.native import NativeWindow
 from penstock.spark.wire import OUTPUT, StageEdge, column_name, encode_columns

@@ -26,10 +26,10 @@ from pyspark import cloudpickle
 from penstock.connectors.kafka import default_cluster as kafka_platform
 from penstock.coordination.artifacts import local_modules
 from penstock.errors import PipelineError
-from penstock.graph.logical import LogicalPlan
+from penstock.functions.windows.process import MADE_BY
+from penstock.plan.logical import LogicalPlan
 from penstock.spark.code import PickledPlan, digest
 from penstock.types import is_row_class
-from penstock.window_process import MADE_BY
 
 _CACHE: Final = "__msgspec_cache__"
 """Where msgspec keeps, on a dataclass, what it knows of it: it cannot be pickled, and is made again when it is missed."""

@@ -18,8 +18,8 @@ import msgspec
 
 from penstock.connectors.base import Source, Split
 from penstock.connectors.files.ranges import behind
+from penstock.core.times import MIN_WATERMARK
 from penstock.task.sources import SplitEntry
-from penstock.times import MIN_WATERMARK
 
 
 class Activity(IntEnum):

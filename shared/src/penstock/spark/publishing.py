@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 
-from penstock.blocking import run_in_thread
 from penstock.connectors.base import PublishContext, PublishedMark, PublishedSink, SinkPublisher
+from penstock.core.blocking import run_in_thread
 from penstock.errors import ExternalError, PenstockError, PipelineError
 from penstock.ports import Clock
 from penstock.protocol.frames import Channel, Frame, FrameKind

@@ -1,6 +1,6 @@
 """What a source task does: it brings the rows of a split, or of a partition of a DataFrame, to the chain of the vertex.
 
-Records are judged, and event time comes on, by the rules and the code of the streaming source (`penstock.task`).
+Records are checked, and event time advances, by the rules and the code of the streaming source (`penstock.task`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any, Final
 import polars as pl
 import pyarrow as pa
 
-from penstock.batches import EVENT_TIME, with_watermarks
 from penstock.connectors import spark
 from penstock.connectors.base import (
     BadRow,
@@ -25,9 +24,11 @@ from penstock.connectors.base import (
     SplitReader,
     WatermarkGenerator,
 )
+from penstock.core.batches import EVENT_TIME, with_watermarks
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.formats.schema_matching import SchemaMatcher
 from penstock.graph.jobgraph import DEAD_LETTERS_TAG
-from penstock.graph.pushdown import narrowed
+from penstock.plan.passes.reading import narrowed
 from penstock.protocol.keygroups import key_group_range
 from penstock.spark.progress import SplitReport
 from penstock.spark.splits import RunSplit
@@ -35,7 +36,6 @@ from penstock.spark.surveying import reading_of
 from penstock.spark.taskwork import TaskWork, now_us
 from penstock.task.bad_rows import RowValidator
 from penstock.task.sources import BATCH_ROWS, SplitEntry
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 _SILENT_S: Final = 0.01
 """Pause after a reader had nothing right now."""

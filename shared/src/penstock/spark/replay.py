@@ -1,8 +1,8 @@
 """Feeding a sorted partition to the chains of a vertex: one after the other for its key groups where the vertex is keyed.
 
-Key groups come in order, those that only have state from a savepoint among them: event time passes for them too. Small
-ones share a chain (see `portions`), so their rows are brought into the order of event time again. Where Spark has merged
-the partials of a window there is one chain: what is behind the window keeps nothing.
+Key groups arrive in order, those that only have state from a savepoint among them: event time passes for them too. Small
+ones share a chain (see `key_group_batches`), so their rows are sorted by event time again. Where Spark has merged the
+partials of a window there is one chain: the operators behind the window keep no state.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Final, cast
 import polars as pl
 import pyarrow as pa
 
-from penstock.batches import EVENT_TIME, WATERMARK
+from penstock.core.batches import EVENT_TIME, WATERMARK
 from penstock.graph.jobgraph import JobVertex
 from penstock.spark.framing import FrameMerger
 from penstock.spark.inputs import Inputs
+from penstock.spark.key_group_batches import KeyGroupBatch, KeyGroupBatcher
 from penstock.spark.native import NativeWindow
 from penstock.spark.outputs import StageOutputs
 from penstock.spark.partials import START
-from penstock.spark.portions import Portion, Portions
 from penstock.spark.taskwork import TaskWork
 from penstock.spark.wire import FRAME, FROM, GROUP, INPUT, OUTPUT, READ_TAGS, REPORT, REPORT_OUTPUT, SEQ, decode_frame
 from penstock.task.operators.partials import Partials
@@ -52,7 +52,7 @@ class Replay:
         self._group: int | None = None
         """The key group whose frames come."""
         stored = work.restoring.sizes(work.key_groups) if work.restoring is not None and self._keyed else {}
-        self._portions = Portions(stored)
+        self._batcher = KeyGroupBatcher(stored)
         if work.restoring is not None and not self._keyed:
             work.open_chain(work.key_groups)  # whatever comes, its state is there
 
@@ -79,8 +79,8 @@ class Replay:
         """Feed rows that are in order, or let them wait for other key groups to share their chain."""
         if self._keyed:
             assert self._group is not None
-            for portion in self._portions.add(self._group, rows, int(rows.estimated_size())):
-                yield from self._feed_portion(portion)
+            for batch in self._batcher.add(self._group, rows, int(rows.estimated_size())):
+                yield from self._feed_batch(batch)
             return
         if self._work.chain is None:
             self._work.open_chain(self._work.key_groups)
@@ -89,22 +89,22 @@ class Replay:
     def end(self) -> Iterator[pa.RecordBatch]:
         """There is no more input."""
         yield from self._merged()
-        for portion in self._portions.rest():
-            yield from self._feed_portion(portion)
+        for batch in self._batcher.finish():
+            yield from self._feed_batch(batch)
         yield from self._work.end_chain()
 
-    def _feed_portion(self, portion: Portion) -> Iterator[pa.RecordBatch]:
+    def _feed_batch(self, batch: KeyGroupBatch) -> Iterator[pa.RecordBatch]:
         """Feed key groups to a chain of their own, or go on with the one at work."""
-        if not portion.goes_on:
+        if not batch.continues:
             yield from self._work.end_chain()
-            self._work.open_chain(portion.groups, portion.frames if portion.whole else None)
-        if portion.frames:
-            yield from self._feed_rows(self._in_order(portion))
+            self._work.open_chain(batch.groups, batch.frames if batch.whole else None)
+        if batch.frames:
+            yield from self._feed_rows(self._in_order(batch))
 
-    def _in_order(self, portion: Portion) -> pl.DataFrame:
+    def _in_order(self, batch: KeyGroupBatch) -> pl.DataFrame:
         """The rows of key groups as those of one: sorted by when they are to come, else as they are."""
-        rows = pl.concat(portion.frames)
-        if not self._event_time or portion.groups.end - portion.groups.start == 1:
+        rows = pl.concat(batch.frames)
+        if not self._event_time or batch.groups.end - batch.groups.start == 1:
             return rows
         return rows.sort(WATERMARK if self._work.by_arrival else EVENT_TIME, maintain_order=True)
 

@@ -13,7 +13,7 @@ from penstock.client.documents import ArtifactDescription, Requested
 from penstock.client.run_documents import RunOptions, RunSubmission
 from penstock.coordination.artifacts import pack
 from penstock.errors import ExternalError, PenstockError, UsageError
-from penstock.graph.logical import LogicalPlan
+from penstock.plan.logical import LogicalPlan
 from penstock.savepoint.places import LocalPlace
 from penstock.settings import ClusterSettings
 from penstock.spark.engine import RunOptions as EngineOptions

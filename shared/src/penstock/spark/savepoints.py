@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.connectors.base import Source
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.errors import CorruptDataError, ExternalError, UsageError
 from penstock.graph.jobgraph import JobGraph, JobVertex
 from penstock.protocol.keygroups import key_group_range
@@ -28,7 +29,6 @@ from penstock.task.committer import STAGED
 from penstock.task.opening import SPLITS
 from penstock.task.snapshots import restored_beside_keys
 from penstock.task.sources import SplitEntry, owner_of
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 _KEPT: Final = "state"
 """Kind of the reports that hold what a task's operators left."""

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.connectors import console
 from penstock.connectors.base import Prepared, SinkWriter, WriteContext
 from penstock.graph.jobgraph import JobVertex
-from penstock.graph.logical import LogicalPlan, Write
+from penstock.plan.logical import LogicalPlan
+from penstock.plan.operations.write import Write
 from penstock.spark.staging import RecordStager, publishes, staging_folder
 
 if TYPE_CHECKING:

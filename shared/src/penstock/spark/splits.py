@@ -18,8 +18,9 @@ import msgspec
 from penstock.connectors.base import Position, Source, Split
 from penstock.errors import CorruptDataError, UsageError
 from penstock.graph.jobgraph import JobGraph
-from penstock.graph.logical import LogicalPlan, Node, Read
-from penstock.graph.pushdown import narrowed
+from penstock.plan.logical import LogicalPlan, Node
+from penstock.plan.operations.read import Read
+from penstock.plan.passes.reading import narrowed
 from penstock.spark.archives import archive_of
 from penstock.spark.binding import differing_settings
 from penstock.spark.committing import create_once

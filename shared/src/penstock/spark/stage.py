@@ -19,10 +19,11 @@ import msgspec
 import pyarrow as pa
 
 from penstock.connectors import spark
-from penstock.garbage import ease_collection
+from penstock.core.garbage import ease_collection
 from penstock.graph.jobgraph import JobVertex, graph_from_json
-from penstock.graph.logical import LogicalPlan, Read
-from penstock.spark.arrival import Arrival
+from penstock.plan.logical import LogicalPlan
+from penstock.plan.operations.read import Read
+from penstock.spark.arrival_order import ArrivalOrderAnalysis
 from penstock.spark.code import TaskCode, load_plan
 from penstock.spark.failures import wrapped
 from penstock.spark.native import NativeWindow
@@ -72,8 +73,8 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch], attempt: Attem
     """
     try:
         graph = graph_from_json(msgspec.json.decode(task.graph))
-        vertex, arrival = graph.vertex(task.vertex), Arrival(graph, load_plan(task.code))
-        by_arrival, watermarks = arrival.is_fed_by_arrival(vertex), arrival.carries_watermarks(vertex)
+        vertex, arrival = graph.vertex(task.vertex), ArrivalOrderAnalysis(graph, load_plan(task.code))
+        by_arrival, watermarks = arrival.is_fed_in_arrival_order(vertex), arrival.carries_watermarks(vertex)
         context = TaskContext(task, vertex, arrival.plan, attempt, by_arrival, watermarks)
         work = _read if vertex.is_source else _replay
         for batch in batches:

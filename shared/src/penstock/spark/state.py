@@ -5,8 +5,9 @@ end goes into objects per operator and attempt at a task, gathered key group by 
 object's name holds execution and attempt, so attempts never meet, and the driver names in the manifest those of the
 attempts that count.
 
-A step of a job in steps may leave a delta upon objects of the step before (see `untouched`): they become its own under
-names of its own, without their bytes being written again, so a savepoint has all that it names and any other may go.
+A step of a job in steps may leave a delta upon objects of the step before (see `state_passthrough`). These become its own
+under names of its own, without their bytes being written again, so that a savepoint has all objects that it refers to,
+and any other savepoint may be deleted.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.core.times import MAX_WATERMARK
 from penstock.protocol import incremental
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifests import Manifest
@@ -30,13 +32,12 @@ from penstock.savepoint.objects import Objects, StoreObjects
 from penstock.savepoint.places import place_of
 from penstock.savepoint.segments import segments_of
 from penstock.settings import ClusterSettings
-from penstock.spark.untouched import Segments, Untouched
+from penstock.spark.state_passthrough import Segments, StatePassthrough
 from penstock.state.deltas import is_by_key, merged
 from penstock.task.chain import Chain
 from penstock.task.operator import OperatorSnapshot, RestoredState
 from penstock.task.snapshot_objects import OBJECT_BYTES, object_key
 from penstock.task.snapshots import restored_beside_keys, safe_name
-from penstock.times import MAX_WATERMARK
 
 OBJECTS: Final = "objects"
 """The folder of state objects in the folder of a savepoint."""
@@ -211,14 +212,14 @@ class Keeping:
         self._former = former
 
     def keep(
-        self, chain: Chain, untouched: Untouched | None = None, again: Callable[[Segments], Segments] = list
+        self, chain: Chain, passthrough: StatePassthrough | None = None, again: Callable[[Segments], Segments] = list
     ) -> None:
         """Take what the operators of a chain hold now; the chain is not used any more.
 
         Args:
             chain: where they are.
-            untouched: what its head was not given.
-            again: see `Untouched.put_back`.
+            passthrough: the state of the head that was not given to it.
+            again: see `StatePassthrough.merge_back`.
 
         Raises:
             ExternalError: the place cannot be written.
@@ -227,8 +228,8 @@ class Keeping:
             snapshot = link.operator.snapshot()
             if snapshot is not None:
                 segments = snapshot.keyed.segments() if snapshot.keyed is not None else ()
-                if untouched is not None and operator == untouched.operator:
-                    segments = untouched.put_back(segments, again)
+                if passthrough is not None and operator == passthrough.operator:
+                    segments = passthrough.merge_back(segments, again)
                 self._keep(operator, snapshot, segments)
 
     def _keep(self, operator: str, snapshot: OperatorSnapshot, segments: Segments) -> None:

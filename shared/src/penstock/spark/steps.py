@@ -82,18 +82,18 @@ class Silence:
         self._last_us: dict[tuple[str, str], int] = {}
         """When a split had rows, or was seen for the first time."""
 
-    def judged(self, beginning: RunBeginning, now_us: int) -> RunBeginning:
+    def with_awake_splits(self, beginning: RunBeginning, now_us: int) -> RunBeginning:
         """What a step that begins now reads, with the splits named that are not idle yet.
 
         `now_us` is of a clock that nobody sets.
         """
         splits = {
-            operator: tuple(self._judged(operator, split, now_us) for split in found)
+            operator: tuple(self._with_awake(operator, split, now_us) for split in found)
             for operator, found in beginning.splits.items()
         }
         return msgspec.structs.replace(beginning, splits=splits)
 
-    def _judged(self, operator: str, split: RunSplit, now_us: int) -> RunSplit:
+    def _with_awake(self, operator: str, split: RunSplit, now_us: int) -> RunSplit:
         source, key = self._sources[operator], (operator, split.split)
         news = not source.at_end(split.position)
         if news:
@@ -106,7 +106,7 @@ class Silence:
 
 
 def is_due(beginning: RunBeginning, sources: Mapping[str, Source[Any]]) -> bool:
-    """Whether a step with this beginning (see `Silence.judged`) changes anything.
+    """Whether a step with this beginning (see `Silence.with_awake_splits`) changes anything.
 
     It does if it brings rows; if a split becomes idle by it, which lets event time come on; and if it is the first to
     meet a split, whose position must be remembered even where nothing has come yet.

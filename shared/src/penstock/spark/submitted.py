@@ -12,9 +12,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from penstock.adapters.system_clock import SystemClock
-from penstock.api.loading import load_pipeline
 from penstock.connectors.kafka.default_cluster import use_cluster
 from penstock.coordination.artifacts import check_requirements, unpack
+from penstock.loading import load_pipeline
 from penstock.observability.user_frames import shown_frames, shown_text
 from penstock.runs.run_log import RunOutcome
 from penstock.runs.run_views import RunProgress

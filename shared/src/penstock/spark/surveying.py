@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.connectors.base import Position, Source, Split
-from penstock.graph.logical import Read
+from penstock.plan.operations.read import Read
 from penstock.spark.archives import archive_of
 from penstock.spark.code import TaskCode, load_plan
 from penstock.spark.failures import wrapped

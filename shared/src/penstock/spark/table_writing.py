@@ -39,7 +39,7 @@ _NO_SPLITS: Final = pl.DataFrame(schema={"split": pl.String(), "position": pl.St
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WriteOptions:
     """What is to be replaced, of which savepoint, and where the new one is to be."""
 
     target: str
@@ -58,8 +58,8 @@ class Wanted:
         return edited.replacement(self.uid, self.state, table=self.table)
 
 
-def wanted(options: Any) -> Wanted:
-    """What the options of a writer ask for.
+def write_options(options: Any) -> WriteOptions:
+    """The options of a writer, checked.
 
     Raises:
         UsageError: one is missing, or there is none of that name.
@@ -81,7 +81,7 @@ def wanted(options: Any) -> Wanted:
             "penstock.savepoint reads one from there, and writes it to a URL: read(PATH).edit().write(URL)"
         )
     path = os.path.abspath(options["path"])
-    return Wanted(path, options["from"], options["uid"], options.get("state"), table, options.get("cluster"))
+    return WriteOptions(path, options["from"], options["uid"], options.get("state"), table, options.get("cluster"))
 
 
 @dataclass(frozen=True)
@@ -96,18 +96,18 @@ class _Part(WriterCommitMessage):
 class SavepointWriter(DataSourceArrowWriter):
     """Writes one savepoint. Made on the driver, pickled to tasks."""
 
-    def __init__(self, asked: Wanted) -> None:
+    def __init__(self, options: WriteOptions) -> None:
         """Raises `UsageError` if it cannot be: a folder that is not new, no such operator or state."""
-        check_target(LocalPlace(Path(asked.target)), "penstock: ")
-        self._asked = asked
-        target = Path(asked.target)
-        sp = asked.open()
-        if asked.table == _SPLITS:
-            sp.require_verb(asked.uid, "read", "splits")
-        elif not sp.operator(asked.uid).keys.fields:
-            raise UsageError(f"{asked.uid}: its state has no key: it is small; use penstock.savepoint")
+        check_target(LocalPlace(Path(options.target)), "penstock: ")
+        self._options = options
+        target = Path(options.target)
+        sp = options.open()
+        if options.table == _SPLITS:
+            sp.require_verb(options.uid, "read", "splits")
+        elif not sp.operator(options.uid).keys.fields:
+            raise UsageError(f"{options.uid}: its state has no key: it is small; use penstock.savepoint")
         else:
-            asked.replacement(sp.edit())
+            options.replacement(sp.edit())
         self._parts = Path(_folder_beside(target))
 
     # -- in tasks -------------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class SavepointWriter(DataSourceArrowWriter):
             ) from error
 
     def _written(self, batches: Iterator[pa.RecordBatch], out: Any) -> dict[str, dict[int, list[tuple[int, int]]]]:
-        sp = self._asked.open()
+        sp = self._options.open()
         index: dict[str, dict[int, list[tuple[int, int]]]] = {}
         for batch in batches:
             frame = pl.DataFrame(batch)
@@ -137,11 +137,11 @@ class SavepointWriter(DataSourceArrowWriter):
         return index
 
     def _encoded(self, sp: Savepoint, frame: pl.DataFrame) -> Mapping[str, Mapping[int, pl.DataFrame]]:
-        if self._asked.table == _SPLITS:
+        if self._options.table == _SPLITS:
             return {_SPLITS: {0: frame}}
-        replacement = self._asked.replacement(sp.edit())
+        replacement = self._options.replacement(sp.edit())
         _check_numbered(replacement, frame)
-        keys = sp.operator(self._asked.uid).keys.names
+        keys = sp.operator(self._options.uid).keys.names
         return {
             name: encoding.by_key_group(rows, keys, sp.max_parallelism)
             for name, rows in replacement.rows(frame).items()
@@ -152,15 +152,15 @@ class SavepointWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Write the savepoint."""
         parts = [message for message in messages if isinstance(message, _Part)]
-        edited = self._asked.open().edit()
+        edited = self._options.open().edit()
         try:
-            if self._asked.table == _SPLITS:
+            if self._options.table == _SPLITS:
                 frames = [frame for part in parts for frame in _frames(part, _SPLITS, 0)]
-                edited.replace_splits(self._asked.uid, pl.concat(frames) if frames else _NO_SPLITS)
+                edited.replace_splits(self._options.uid, pl.concat(frames) if frames else _NO_SPLITS)
             else:
-                replacement = self._asked.replacement(edited)
+                replacement = self._options.replacement(edited)
                 edited.put(replacement, {name: _KeyGroups(replacement, name, parts) for name in replacement.names})
-            edited.write(self._asked.target)
+            edited.write(self._options.target)
         finally:
             self._remove()
 

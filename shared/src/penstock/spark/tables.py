@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import UsageError, nearest
 from penstock.savepoint.reading import Savepoint, read
-from penstock.spark.table_writing import SavepointWriter, wanted
+from penstock.spark.table_writing import SavepointWriter, write_options
 from penstock.spark.wire import _WIDER
 
 _PARTITION_BYTES: Final = 4 << 20
@@ -56,8 +56,8 @@ def register(spark: SparkSession) -> None:
 
 
 @dataclass(frozen=True)
-class _Wanted:
-    """Which table of which savepoint."""
+class _ReadOptions:
+    """The options of the reader: which table of which savepoint."""
 
     path: str
     table: str
@@ -84,14 +84,14 @@ class SavepointSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns; see `penstock.savepoint.Savepoint`."""
-        wanted = _wanted(self.options)
-        sp = wanted.open()
-        frame = next(iter(_frames(sp, wanted, (0, sp.max_parallelism))), None)
-        return from_arrow_schema(_arrow(_whole(sp, wanted) if frame is None else frame).schema)
+        options = _read_options(self.options)
+        sp = options.open()
+        frame = next(iter(_frames(sp, options, (0, sp.max_parallelism))), None)
+        return from_arrow_schema(_arrow(_whole(sp, options) if frame is None else frame).schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """What reads it in tasks."""
-        return _Reader(_wanted(self.options))
+        return _Reader(_read_options(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> SavepointWriter:
         """What writes another one in tasks."""
@@ -99,32 +99,32 @@ class SavepointSource(DataSource):
             raise UsageError(
                 'penstock: a savepoint is not overwritten: write mode("append"), and save it in a new folder'
             )
-        return SavepointWriter(wanted(self.options))
+        return SavepointWriter(write_options(self.options))
 
 
 class _Reader(DataSourceReader):
-    def __init__(self, wanted: _Wanted) -> None:
-        self._wanted = wanted
+    def __init__(self, options: _ReadOptions) -> None:
+        self._options = options
 
     def partitions(self) -> list[InputPartition]:
         """Ranges of key groups, as many as the size of the state is worth."""
-        sp = self._wanted.open()
-        if self._wanted.uid is None or not self._wanted.by_key_group or not _is_keyed(sp, self._wanted):
+        sp = self._options.open()
+        if self._options.uid is None or not self._options.by_key_group or not _is_keyed(sp, self._options):
             return [InputPartition(None)]
-        parts = 1 + sp.operator(self._wanted.uid).keyed_bytes // _PARTITION_BYTES
+        parts = 1 + sp.operator(self._options.uid).keyed_bytes // _PARTITION_BYTES
         width = max(1, sp.max_parallelism // parts)
         starts = range(0, sp.max_parallelism, width)
         return [InputPartition((start, min(start + width, sp.max_parallelism))) for start in starts]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of a range, as record batches."""
-        sp = self._wanted.open()
-        frames = [_whole(sp, self._wanted)] if partition.value is None else _frames(sp, self._wanted, partition.value)
+        sp = self._options.open()
+        frames = [_whole(sp, self._options)] if partition.value is None else _frames(sp, self._options, partition.value)
         for frame in frames:
             yield from _arrow(frame).to_batches()
 
 
-def _wanted(options: Any) -> _Wanted:
+def _read_options(options: Any) -> _ReadOptions:
     for name in options:
         if name not in _OPTIONS:
             raise UsageError(f"penstock: there is no option {name!r}; {nearest(name, _OPTIONS)}")
@@ -136,32 +136,32 @@ def _wanted(options: Any) -> _Wanted:
         raise UsageError("penstock: say which savepoint: .load(PATH)")
     if uid is None and table in ("state", "keys", "timers"):
         raise UsageError(f'penstock: whose {table}? write .option("uid", ...)')
-    return _Wanted(options["path"], table, uid, options.get("state"), options.get("cluster"))
+    return _ReadOptions(options["path"], table, uid, options.get("state"), options.get("cluster"))
 
 
-def _is_keyed(sp: Savepoint, wanted: _Wanted) -> bool:
-    assert wanted.uid is not None
-    operator = sp.operator(wanted.uid)
-    return bool(operator.keys.fields) and wanted.state not in operator.broadcast
+def _is_keyed(sp: Savepoint, options: _ReadOptions) -> bool:
+    assert options.uid is not None
+    operator = sp.operator(options.uid)
+    return bool(operator.keys.fields) and options.state not in operator.broadcast
 
 
-def _frames(sp: Savepoint, wanted: _Wanted, groups: tuple[int, int]) -> Iterator[pl.DataFrame]:
+def _frames(sp: Savepoint, options: _ReadOptions, groups: tuple[int, int]) -> Iterator[pl.DataFrame]:
     """The tables of the key groups that hold anything."""
-    uid = wanted.uid
-    if uid is None or not wanted.by_key_group or not _is_keyed(sp, wanted):
-        yield _whole(sp, wanted)
+    uid = options.uid
+    if uid is None or not options.by_key_group or not _is_keyed(sp, options):
+        yield _whole(sp, options)
         return
-    if wanted.table == "state":
-        yield from (frame for _, frame in sp.tables(uid, wanted.state, key_groups=groups))
+    if options.table == "state":
+        yield from (frame for _, frame in sp.tables(uid, options.state, key_groups=groups))
         return
     stored = sorted({group for group, _, _ in sp.segments(uid, groups)})
     for group in stored:
         one = (group, group + 1)
-        yield sp.timers(uid, key_groups=one) if wanted.table == "timers" else sp.keys(uid, key_groups=one)
+        yield sp.timers(uid, key_groups=one) if options.table == "timers" else sp.keys(uid, key_groups=one)
 
 
-def _whole(sp: Savepoint, wanted: _Wanted) -> pl.DataFrame:
-    match wanted.table:
+def _whole(sp: Savepoint, options: _ReadOptions) -> pl.DataFrame:
+    match options.table:
         case "operators":
             rows = [
                 (o.uid, o.verb, o.keys.names, list(o.states), o.subtasks, o.key_groups, o.keyed_bytes)
@@ -171,12 +171,12 @@ def _whole(sp: Savepoint, wanted: _Wanted) -> pl.DataFrame:
             kinds = (pl.String, pl.String, pl.List(pl.String), pl.List(pl.String), pl.Int64, pl.Int64, pl.Int64)
             return pl.DataFrame(rows, dict(zip(names, kinds, strict=True)), orient="row")
         case "splits":
-            return sp.splits(wanted.uid)
+            return sp.splits(options.uid)
         case "watermarks":
             return sp.watermarks()
         case _:
-            assert wanted.uid is not None
-            return _of_operator(sp, wanted.table, wanted.uid, wanted.state)
+            assert options.uid is not None
+            return _of_operator(sp, options.table, options.uid, options.state)
 
 
 def _of_operator(sp: Savepoint, table: str, uid: str, state: str | None) -> pl.DataFrame:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock.errors import PipelineError, ProtocolError
 from penstock.graph.jobgraph import JobVertex
-from penstock.graph.logical import LogicalPlan, Node
+from penstock.plan.logical import LogicalPlan, Node
 from penstock.protocol.keygroups import KeyGroupRange, key_group_range
 from penstock.runs.run_log import LATE_ROWS_KEPT
 from penstock.savepoint.places import place_of
@@ -22,7 +22,7 @@ from penstock.spark.outputs import StageOutputs
 from penstock.spark.partials import MergedWindows, PartialOutput
 from penstock.spark.sinks import TaskSinks
 from penstock.spark.state import NO_STATE, Keeping, Restoring, StageState, kept_runs
-from penstock.spark.untouched import LEAST_BYTES, Asked, Segments, Untouched, is_by_key_alone
+from penstock.spark.state_passthrough import LEAST_BYTES, ActiveKeys, Segments, StatePassthrough, is_by_key_alone
 from penstock.spark.wire import StageEdge
 from penstock.task.chain import Chain, build_chain
 from penstock.task.operator import Operator, RestoredState
@@ -71,9 +71,9 @@ class TaskWork:
         """How many runs of its head's state what is left is a delta upon."""
         self.chain: Chain | None = None
         """The chain at work; never more than one."""
-        self._untouched: Untouched | None = None
-        """The state that its head was not given."""
-        self._asked: Asked | None = None
+        self._passthrough: StatePassthrough | None = None
+        """The state of inactive keys, which its head is not given."""
+        self._active_keys: ActiveKeys | None = None
 
     def open_chain(self, groups: KeyGroupRange, rows: Sequence[pl.DataFrame] | None = None) -> Chain:
         """A fresh chain for these key groups; the one before must be closed. `rows` are all that will come, if known."""
@@ -107,17 +107,17 @@ class TaskWork:
         return functools.partial(self._state_of, groups)
 
     def _state_of(self, groups: KeyGroupRange, operator: str) -> RestoredState | None:
-        restoring, untouched = self.restoring, self._untouched
+        restoring, passthrough = self.restoring, self._passthrough
         if restoring is None:
             return None
-        if untouched is None or untouched.operator != operator:
+        if passthrough is None or passthrough.operator != operator:
             return restoring.operator(operator, groups)
         beside = restoring.beside_keys(operator, groups)
         assert beside is not None
-        return replace(beside, keyed=untouched.taken(restoring.stored(operator, groups), self._asked))
+        return replace(beside, keyed=passthrough.take_active(restoring.stored(operator, groups), self._active_keys))
 
     def _has_state_by_key_alone(self, groups: KeyGroupRange) -> bool:
-        """Whether the head goes on with much state of these key groups, and may be given that of some keys."""
+        """Whether the head restores much state of these key groups, and may be given that of active keys alone."""
         restoring, head = self.restoring, self.vertex.operators[0]
         if restoring is None or self._keeping is None or head.id not in restoring.unchanged:
             return False
@@ -141,16 +141,16 @@ class TaskWork:
         return 0
 
     def _choose_keys(self, groups: KeyGroupRange, rows: Sequence[pl.DataFrame] | None) -> None:
-        """Decide whether the head of the next chain is given only the state of keys that something happens to."""
-        self._untouched = self._asked = None
+        """Decide whether the head of the next chain is given only the state of active keys."""
+        self._passthrough = self._active_keys = None
         if not self._named and (rows is None or not self._has_state_by_key_alone(groups)):
             return
         head = self.vertex.operators[0]
-        self._untouched = Untouched(head.id, self._named)
+        self._passthrough = StatePassthrough(head.id, self._named)
         if rows is not None:
             assert self._last is not None
             names = self.plan.node(self.plan.node(head.node).inputs[0].id).keys
-            self._asked = Asked.by(rows, list(names), self._last, now_us())
+            self._active_keys = ActiveKeys.by(rows, list(names), self._last, now_us())
 
     def _again(self, segments: Segments) -> Segments:
         """What the head makes of state that it is given and keeps."""
@@ -176,7 +176,7 @@ class TaskWork:
         chain = self.chain
         if chain is None:
             return
-        for _ in chain.go_on():
+        for _ in chain.run_background_slices():
             pass
         if self._last is not None:
             chain.watermark(self._last)
@@ -187,7 +187,7 @@ class TaskWork:
             )
         yield from self.outputs.drain()
         if self._keeping is not None:
-            self._keeping.keep(chain, self._untouched, self._again)
+            self._keeping.keep(chain, self._passthrough, self._again)
         self._count(chain)
         self.chain = None
         chain.close()

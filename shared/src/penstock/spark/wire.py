@@ -19,7 +19,7 @@ from typing import Any, Final
 import polars as pl
 import pyarrow as pa
 
-from penstock.batches import EVENT_TIME
+from penstock.core.batches import EVENT_TIME
 from penstock.graph.jobgraph import JobEdge
 from penstock.spark.native import NativeWindow
 from penstock.types import DataType, ListType, MapType, Schema, StructType, arrow_type, schema_from_json

@@ -7,8 +7,8 @@ layers are not changed; once no lease is out, `maintain` moves a bounded number 
 dictionary is left, so no single call pays for the size of the state. Where objects can be changed in place, a value
 found in a leased layer is copied before it is handed out, as Flink's CopyOnWriteStateMap does.
 
-Where snapshots have only what came since an earlier one, generations of windows that a snapshot may have to tell apart
-are not merged (`penstock.state.freezes`).
+Where snapshots are incremental, generations of different epochs are not merged as long as a delta may have to tell them
+apart (`penstock.state.freezes`).
 
 What the values mean is `penstock.state.keyed_state`'s business, the bytes of a snapshot `penstock.state.segments`'.
 """
@@ -53,14 +53,14 @@ class Lease:
 class FrozenTable:
     """The content of a table at the moment of `freeze`. Readable from any thread until `release`."""
 
-    __slots__ = ("_layers", "_lease", "_windows")
+    __slots__ = ("_epochs", "_layers", "_lease")
 
     by_key_group: Final = False
     """Whether keys come in the order of their key groups."""
 
-    def __init__(self, layers: tuple[Entries, ...], windows: tuple[int, ...], lease: Lease) -> None:
+    def __init__(self, layers: tuple[Entries, ...], epochs: tuple[int, ...], lease: Lease) -> None:
         self._layers = layers
-        self._windows = windows
+        self._epochs = epochs
         self._lease = lease
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
@@ -69,13 +69,13 @@ class FrozenTable:
             if value is not ABSENT:
                 yield key, value
 
-    def knows_since(self, window: int) -> bool:
-        """Whether `since` can tell: always, of a window that `Freeze` knows."""
+    def knows_since(self, epoch: int) -> bool:
+        """Whether `since` can tell: always, of an epoch that `Freeze` knows."""
         return True
 
-    def since(self, window: int) -> Iterator[tuple[Any, Any]]:
-        """Every key that was written or removed behind that window once, with its newest value, or `ABSENT`."""
-        yield from _newest([layer for layer, of in zip(self._layers, self._windows, strict=True) if of > window])
+    def since(self, epoch: int) -> Iterator[tuple[Any, Any]]:
+        """Every key that was written or removed behind that epoch once, with its newest value, or `ABSENT`."""
+        yield from _newest([layer for layer, of in zip(self._layers, self._epochs, strict=True) if of > epoch])
 
     def expired(self, key: Any) -> None:
         """Tell the table that the value of `key` is past its time to live."""
@@ -83,7 +83,7 @@ class FrozenTable:
 
     def release(self) -> None:
         """The snapshot is written or given up."""
-        self._layers = self._windows = ()
+        self._layers = self._epochs = ()
         self._lease.out = False
 
     def __del__(self) -> None:
@@ -110,12 +110,12 @@ class Table:
         freezes: tells which generations are kept apart; None: none ever.
     """
 
-    __slots__ = ("_copy", "_expired", "_freezes", "_leases", "_windows", "layers", "live")
+    __slots__ = ("_copy", "_epochs", "_expired", "_freezes", "_leases", "layers", "live")
 
     def __init__(self, copy: Callable[[Any], Any] | None = None, freezes: Freezes | None = None) -> None:
         self.live: Entries = {}
         self.layers: list[Entries] = []
-        self._windows: list[int] = []
+        self._epochs: list[int] = []
         """Of each layer."""
         self._freezes = freezes or Freezes()
         self._copy = copy
@@ -180,7 +180,7 @@ class Table:
 
     def clear(self) -> None:
         """Forget all keys."""
-        self.live, self.layers, self._windows = {}, [], []
+        self.live, self.layers, self._epochs = {}, [], []
 
     def close(self) -> None:
         """Nothing is held beside the process."""
@@ -193,11 +193,11 @@ class Table:
         """The content as it is now, for another thread to read; later changes do not touch it."""
         if self.live:
             self.layers.insert(0, self.live)
-            self._windows.insert(0, self._freezes.current)
+            self._epochs.insert(0, self._freezes.current)
             self.live = {}
         lease = Lease()
         self._leases.append(lease)
-        return FrozenTable(tuple(self.layers), tuple(self._windows), lease)
+        return FrozenTable(tuple(self.layers), tuple(self._epochs), lease)
 
     def leased(self) -> bool:
         """Whether a snapshot still reads the layers."""
@@ -218,8 +218,8 @@ class Table:
 
     def _mergeable(self) -> int | None:
         """The oldest generation into which the one above it, or what is `live`, may be merged."""
-        windows = [self._freezes.current, *self._windows]
-        pairs = [index for index, pair in enumerate(pairwise(windows)) if self._freezes.together(*pair)]
+        epochs = [self._freezes.current, *self._epochs]
+        pairs = [index for index, pair in enumerate(pairwise(epochs)) if self._freezes.together(*pair)]
         return pairs[-1] if pairs else None
 
     def _merge_down(self, target: int, budget: int) -> int:
@@ -235,9 +235,9 @@ class Table:
                 into[key] = value
         if not source:
             if target:
-                self._windows[target] = max(self._windows[target - 1 : target + 1])
-                del self.layers[target - 1], self._windows[target - 1]
+                self._epochs[target] = max(self._epochs[target - 1 : target + 1])
+                del self.layers[target - 1], self._epochs[target - 1]
             else:
                 self.live = self.layers.pop(0)
-                self._windows.pop(0)
+                self._epochs.pop(0)
         return max(moved, 1)

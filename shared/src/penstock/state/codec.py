@@ -18,7 +18,7 @@ from uuid import UUID
 
 import msgspec
 
-from penstock.arguments import plain
+from penstock.core.arguments import plain
 from penstock.errors import IncompatibleStateError, UserCodeError
 
 _IMMUTABLE: Final = frozenset(

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 import numpy as np
 import polars as pl
 
-from penstock.arguments import plain
-from penstock.batches import of_calendar
-from penstock.decimal_columns import decimals_of, exact_decimals
-from penstock.decimals import checked_units
+from penstock.core.arguments import plain
+from penstock.core.batches import of_calendar
+from penstock.core.decimals import checked_units
 from penstock.types import (
     BINARY,
     BOOLEAN,
@@ -35,6 +34,7 @@ from penstock.types import (
     Schema,
     polars_type,
 )
+from penstock.types.decimal_columns import decimals_of, exact_decimals
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

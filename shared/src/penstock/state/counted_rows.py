@@ -1,7 +1,10 @@
-"""Rows and how often they are there, found by key: what can be added and taken back.
+"""Multisets of rows by key: rows with a count of how often each is there, to which additions and retractions are added.
 
-They lie in sorted runs, so keeping one costs what it takes to sort it a few times, and a key's rows are columns when they
-are looked at, however many they are. Taking one back is a count of -1, which meets the others when runs are merged.
+Rows are kept in sorted runs (`penstock.state.sorted_runs`), so a row costs being sorted a few times, and the rows of a
+key are columns when they are read, however many there are. A change is a row with a count of 1, or of -1 for a
+retraction. It is appended without a look at the row that it changes: the counts of equal rows are added up when they are
+read, and for good when their runs are merged, where a row with a count of 0 is dropped. The sum does not depend on the
+order of changes, and an incremental snapshot is a delta whose counts are added (`penstock.state.freezes`).
 """
 
 from __future__ import annotations
@@ -13,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.state.freezes import Freeze, Freezes, FrozenAt, added
 from penstock.state.segments import encode_segments
 from penstock.state.sorted_runs import FrozenRun, Matches, Run, SortedRuns, TimedRows, merged_pieces
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,11 +33,11 @@ COUNT: Final = "__count"
 _PLACE: Final = "__place"
 _LEAST: Final = "__least"
 HAD: Final = "__had"
-"""Int64: how often a row was there before changes."""
+"""Int64: the count of a row before a sequence of changes."""
 LEFT: Final = "__left"
-"""Int64: how often it is there behind one of them."""
+"""Int64: the count of the row after one of them."""
 UNKNOWN: Final = "__unknown"
-"""Boolean: a change takes back what is not there."""
+"""Boolean: whether the change retracts a row that is not there."""
 INDEX: Final = "__index"
 MIN_ORDER: Final = np.iinfo(np.int64).min
 
@@ -42,7 +45,7 @@ _Fold = Callable[[Run, bool], Run]
 
 
 class CountedRows:
-    """Rows of one operator, with counts: how often they are there, and whatever else is counted of them."""
+    """The rows of one operator with their counts: how often each is there, and what else is counted of it."""
 
     def __init__(
         self,
@@ -56,7 +59,7 @@ class CountedRows:
         folds: bool = True,
         freezes: Freezes | None = None,
     ) -> None:
-        """How rows are kept.
+        """Make an empty multiset.
 
         Args:
             keys: those of the columns by which rows are found.
@@ -65,7 +68,7 @@ class CountedRows:
             newest: an Int64 column beside them, of which the greatest is kept where rows are the same.
             order: of the columns of a row an Int64 one by which those of a key are in order.
             until: of the columns of a row the one that says up to when it is kept, in microseconds.
-            folds: whether equal rows become one. Where none is ever taken back, that only costs.
+            folds: whether equal rows are folded into one. Where none is ever retracted, that only costs.
             freezes: of the operator, where it has other state, too.
         """
         self.freezes = freezes or Freezes()
@@ -83,27 +86,27 @@ class CountedRows:
         )
 
     def lies_in(self, folder: Path | None) -> None:
-        """State on the local disk lies there, if it does."""
+        """Keep large runs in this folder; None: in memory."""
         self._runs.folder = folder
 
-    def go_on(self) -> bool:
-        """Do a part of what is left of keeping them, for some milliseconds; whether more is left."""
-        return self._runs.go_on()
+    def run_background_slice(self) -> bool:
+        """Run a slice, of some milliseconds, of the merges that are left; returns whether any are left then."""
+        return self._runs.run_background_slice()
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Add counts of rows."""
+        """Add counts to those of rows."""
         rows = rows.select(*self._columns, *self._counts, *self._newest)
         self._runs.add(self._timed(rows), self._runs.hashes(rows))
 
     def of(self, keys: pl.DataFrame) -> pl.DataFrame:
-        """The rows of these keys with `INDEX`: the place of its key among them. Each once, if rows are folded."""
+        """The rows of these keys with `INDEX`, the place of the key among them. Folded rows are there once."""
         return self._found(self._runs.all_of(keys))
 
     def greatest(self, keys: pl.DataFrame, number: int) -> pl.DataFrame:
-        """As `of`, but of each key at least so many rows, if it has them: those that are greatest by `order`.
+        """As `of`, but of each key at least `number` rows, if it has them: the greatest by `order`.
 
         Looks at few more rows than that, however many there are: rows of a key are in order in each run. What is found
-        may come to less, where much of it was taken back; then it looks further.
+        may be fewer rows where many were retracted; then it looks further.
         """
         parts: list[pl.DataFrame] = []
         asked, wide = np.arange(keys.height), number
@@ -122,10 +125,10 @@ class CountedRows:
         self.add(self.of(keys).with_columns(-pl.col(*self._counts)))
 
     def without_unknown(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Changes without those that take back a row that is not there when they come, because it was forgotten.
+        """The changes without retractions of rows that are not there at their turn, because they were forgotten.
 
         Args:
-            rows: as for `add`, in order; `COUNT` is 1, or -1 of one that is taken back.
+            rows: as for `add`, in order; `COUNT` is 1, or -1 for a retraction.
         """
         gone = rows.filter(pl.col(COUNT) < 0)
         if not gone.height:
@@ -137,7 +140,7 @@ class CountedRows:
         return rows.filter(~followed(same)[UNKNOWN][there.height :])
 
     def _like(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The rows with the key, and the order, of any of these; all that are the same are among them."""
+        """The rows with the key, and the order, of any of these, all equal ones among them."""
         if self._order is None:
             return self.of(rows.select(self._keys).unique())
         keys = rows.select(*self._keys, self._order).unique()
@@ -162,13 +165,13 @@ class CountedRows:
         return numbers
 
     def _kept(self, found: Iterable[Matches]) -> Iterator[tuple[Run, NDArray[np.int64], NDArray[np.int64]]]:
-        """Those that are not to be forgotten: run, place of the key, and place in the run."""
+        """The matches that have not expired: run, place of the key, and place in the run."""
         for matches in found:
             kept = matches.run.rows.until[matches.found] > self._reached
             yield matches.run, matches.asking[kept], matches.found[kept]
 
     def forget(self, reached: int) -> int:
-        """The rows that are kept up to `reached`, which never falls, are kept no longer; returns how many."""
+        """Forget the rows that expire up to `reached`, which never falls; returns how many."""
         self._reached = reached
         return sum(int(run.rows.found()[COUNT][due].sum()) for run, due in self._runs.pass_by(reached))
 
@@ -184,20 +187,21 @@ class CountedRows:
         self.freezes.restart()
 
     def freeze(self) -> list[FrozenRun]:
-        """All rows as they are now; a row may stand in several runs."""
+        """A snapshot of all rows; equal rows may be in several runs."""
         return self._runs.freeze()
 
     def frozen(
         self, header: Mapping[str, Any], keys: Schema, max_parallelism: int, *, incremental: bool
     ) -> FrozenCounts:
-        """The rows of a snapshot, of an operator that has no other state."""
+        """A snapshot of all rows, for an operator that has no other state."""
         freeze = self.freezes.next(incremental=incremental)
         return FrozenCounts(self.freeze(), freeze, header, keys, max_parallelism, self._runs.folder)
 
     def _folded(self, run: Run, zeros: bool) -> Run:
-        """With equal rows as one, which stands where the first of them did; without those that come to nothing.
+        """Fold equal rows of a run into one, at the place of the first, and drop rows with a count of 0.
 
-        `zeros`: such a row may be known, and newer than what is known of it, since it was taken back and came again.
+        `zeros`: keep a row with a count of 0 if it has a `newest` column: an older run may have the row, and it was
+        retracted and added again since, so it is newer than that run says.
         """
         if not self._folds or not run.rows.height:
             return run
@@ -217,7 +221,7 @@ class CountedRows:
             left &= np.any([frame[name].to_numpy() != 0 for name in self._counts], axis=0)
         if left.all():
             return run
-        return Run(self._timed(frame.filter(pl.Series(left))), hashes[left], run.window)
+        return Run(self._timed(frame.filter(pl.Series(left))), hashes[left], run.epoch)
 
     def _timed(self, rows: pl.DataFrame) -> TimedRows:
         height = rows.height
@@ -239,7 +243,7 @@ class FrozenCounts(FrozenAt):
 
     def encoded(self, behind: int) -> Iterable[tuple[int, bytes]]:
         """One segment per key group that has rows."""
-        frames = (piece.frame for run in self.runs if run.window > behind for piece in run.pieces())
+        frames = (piece.frame for run in self.runs if run.epoch > behind for piece in run.pieces())
         return encode_segments(added(self.header, behind), frames, self.keys, self.max_parallelism, self.folder)
 
 
@@ -247,7 +251,7 @@ def counted(
     rows: pl.DataFrame, columns: Sequence[str], counts: Sequence[str] = (COUNT,), newest: Sequence[str] = (), *,
     zeros: bool = False, first: Sequence[str] = (),
 ) -> pl.DataFrame:  # fmt: skip
-    """Each row once, without those whose counts come to nothing, unless these `zeros` are wanted, too."""
+    """Add up the counts of equal rows; rows with a count of 0 are dropped, unless `zeros` asks for them."""
     sums = rows.group_by(columns, maintain_order=True).agg(
         *(pl.col(name).sum() for name in counts), *(pl.col(name).max() for name in newest),
         *(pl.col(name).first() for name in first),
@@ -256,7 +260,7 @@ def counted(
 
 
 def followed(changes: pl.DataFrame) -> pl.DataFrame:
-    """What changes come to one behind the other, where one that takes back what is not there does nothing.
+    """Apply changes one after the other, where a retraction of a row that is not there does nothing.
 
     Args:
         changes: in order; `INDEX` says of what, the first `HAD` of it how often it was there, and `COUNT` is 1 or -1, or
@@ -279,7 +283,7 @@ def _replaced(column: pl.Series, places: NDArray[np.int64], values: pl.Series) -
 
 
 class _CountedRuns(SortedRuns):
-    """Runs in which equal rows are one."""
+    """Sorted runs in which equal rows are folded."""
 
     def __init__(self, keys: Sequence[str], fold: _Fold, freezes: Freezes) -> None:
         super().__init__(keys, nulls_equal=True, freezes=freezes)

@@ -15,9 +15,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, TypeVar, overload
 
-from penstock.arguments import checked
+from penstock.core.arguments import checked
+from penstock.core.times import Duration, duration_us
 from penstock.errors import PipelineError, UsageError
-from penstock.times import Duration, duration_us
 
 if TYPE_CHECKING:
     import polars as pl

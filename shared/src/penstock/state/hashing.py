@@ -42,9 +42,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from penstock.batches import KEY_GROUP
+from penstock.core.batches import KEY_GROUP
+from penstock.core.times import to_micros
 from penstock.errors import PipelineError
-from penstock.times import to_micros
 from penstock.types import (
     BINARY,
     BOOLEAN,

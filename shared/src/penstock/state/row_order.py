@@ -14,17 +14,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SIGN = np.uint64(1 << 63)
-_WORST = np.iinfo(np.int64).min
+_LAST = np.iinfo(np.int64).min
+_FIRST = np.iinfo(np.int64).max
 
 
-def order_of(values: pl.Series, *, descending: bool) -> NDArray[np.int64]:
-    """The integers of values; with `descending` false a greater value has a lesser one. Null and NaN have the least."""
-    kind = values.dtype
-    missing = values.is_nan().fill_null(True) if kind.is_float() else values.is_null()
+def order_of(values: pl.Series, *, descending: bool, nulls_last: bool | None = None) -> NDArray[np.int64]:
+    """The integers of values; with `descending` false a greater value has a lesser one.
+
+    Null has the least, or with `nulls_last` false the greatest. NaN is the greatest value, or if `nulls_last` is None as
+    null.
+    """
+    missing = values.is_null()
+    if values.dtype.is_float() and nulls_last is None:
+        missing = values.is_nan().fill_null(True)
     order = _rising(values)
     if not descending:
         order = ~order
-    return np.where(missing.to_numpy(), _WORST, order)
+    return np.where(missing.to_numpy(), _FIRST if nulls_last is False else _LAST, order)
 
 
 def _rising(values: pl.Series) -> NDArray[np.int64]:
@@ -39,7 +45,8 @@ def _rising(values: pl.Series) -> NDArray[np.int64]:
 
 
 def _of_floats(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    bits = (values + 0.0).view(np.int64)  # -0.0 and 0.0 are the same
+    values = np.where(np.isnan(values), np.nan, values + 0.0)  # there is one NaN, and -0.0 and 0.0 are the same
+    bits = values.view(np.int64)
     return bits ^ ((bits >> 63) & np.int64(2**63 - 1))
 
 

@@ -7,8 +7,8 @@ import msgspec
 from penstock.coordination.job_catalog import JobCatalog
 from penstock.coordination.job_store import JobReader
 from penstock.errors import CorruptDataError, IncompatibleStateError
-from penstock.graph.describe import check_signature
 from penstock.graph.jobgraph import FORMAT_VERSION, JobGraph, graph_from_json, published_by_splits, wrong_names
+from penstock.plan.signatures import check_signature
 from penstock.ports import Blobs, Clock
 from penstock.protocol.manifests import Manifest, covers_rows
 from penstock.protocol.messages import Restore

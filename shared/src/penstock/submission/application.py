@@ -15,10 +15,10 @@ from typing import Final
 
 import msgspec
 
-from penstock.api.loading import load_pipeline
 from penstock.api.pipeline import DeclaredPipeline
 from penstock.coordination.artifacts import pack
 from penstock.errors import PenstockError, PipelineError
+from penstock.loading import load_pipeline
 from penstock.observability.user_frames import user_frames
 from penstock.ports import Blobs
 from penstock.protocol.manifests import decode_manifest

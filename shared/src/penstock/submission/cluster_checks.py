@@ -8,7 +8,9 @@ from typing import Any, Final
 from penstock.connectors import console, files
 from penstock.connectors.base import Sink, Source
 from penstock.errors import PipelineError, UsageError
-from penstock.graph.logical import LogicalPlan, Read, Write
+from penstock.plan.logical import LogicalPlan
+from penstock.plan.operations.read import Read
+from penstock.plan.operations.write import Write
 
 TASK_MANAGERS: Final = "the task managers"
 
@@ -35,13 +37,10 @@ def check_streams(plan: LogicalPlan) -> None:
 
 def _problem(part: Source[Any] | Sink, workers: str) -> str:
     absolute = f", which is not that of {workers}; give an absolute path that is reached from there"
-    match part:
-        case files.Source() if part.is_relative:
-            return f"files.Source({part.path!r}) is relative to this directory{absolute}"
-        case files.Sink() if part.is_relative:
-            return f"files.Sink({part.folder!r}) is relative to this directory{absolute}"
-        case _:
-            return ""
+    if not part.relative_path:
+        return ""
+    name = "Source" if isinstance(part, Source) else "Sink"
+    return f"{part.kind}.{name}({part.relative_path!r}) is relative to this directory{absolute}"
 
 
 def advice(plan: LogicalPlan, file: Path, workers: str = TASK_MANAGERS) -> list[str]:

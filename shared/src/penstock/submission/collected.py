@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from penstock.connectors import collecting
 from penstock.connectors.base import WriteContext
 from penstock.coordination.collected_rows import operator_of
-from penstock.graph.logical import LogicalPlan, Write
+from penstock.plan.logical import LogicalPlan
+from penstock.plan.operations.write import Write
 from penstock.types import Schema
 
 if TYPE_CHECKING:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.core.times import Duration, duration_us
 from penstock.errors import UsageError
 from penstock.graph.jobgraph import build_job_graph
-from penstock.graph.logical import LogicalPlan
 from penstock.graph.rescaling import scalable_form
+from penstock.plan.logical import LogicalPlan
 from penstock.protocol.checkpoints import TOLERABLE_FAILED, CheckpointSettings
 from penstock.protocol.joblog import Artifact, JobSettings, StateBackend
 from penstock.protocol.messages import Restore
 from penstock.protocol.requests import SubmitJob
 from penstock.state.rocks.store import require_rocksdb
 from penstock.submission.restart_text import parse_restart
-from penstock.times import Duration, duration_us
 
 
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):

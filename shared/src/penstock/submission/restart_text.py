@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from penstock.core.times import duration_us
 from penstock.errors import PipelineError, UsageError, nearest
 from penstock.protocol.restarts import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
-from penstock.times import duration_us
 
 RESTART_USAGE: Final = (
     "none, fixed-delay:ATTEMPTS:DELAY, exponential:FIRST:LONGEST:FACTOR:RESET, failure-rate:FAILURES:INTERVAL:DELAY"

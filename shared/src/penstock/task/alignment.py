@@ -14,12 +14,13 @@ from typing import Final
 
 import msgspec
 
+from penstock.core.times import MIN_WATERMARK
 from penstock.graph.executiongraph import ExecutionGraph, credits_topic
-from penstock.graph.logical import LogicalPlan, Read
+from penstock.plan.logical import LogicalPlan
+from penstock.plan.operations.read import Read
 from penstock.ports import Clock, Log, NewRecord
 from penstock.protocol.messages import Deploy, SubtaskId
 from penstock.task.exchange_io import CREDIT_REPEAT_S, CreditReport
-from penstock.times import MIN_WATERMARK
 
 REPORT_INTERVAL_MS: Final = 200
 """How often a subtask tells the others that it has come further (a second in Flink)."""

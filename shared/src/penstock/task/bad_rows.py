@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import polars as pl
 
-from penstock.batches import EVENT_TIME
 from penstock.connectors.base import BadRow, Fetched, Source
+from penstock.core.batches import EVENT_TIME
+from penstock.core.times import format_duration, format_time
 from penstock.errors import BadRecordError
 from penstock.protocol.messages import OperatorMetrics
-from penstock.times import format_duration, format_time
 
 if TYPE_CHECKING:
     from penstock.connectors.event_times import EventTimeForm

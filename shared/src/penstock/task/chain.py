@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from penstock.batches import visible
 from penstock.connectors.base import SinkEncoder, SinkWriter
+from penstock.core.batches import visible
 from penstock.graph.jobgraph import PUBLISH, JobVertex
-from penstock.graph.logical import LogicalPlan, Node, Over, WindowAggregate, WindowRows, Write
+from penstock.plan.logical import LogicalPlan, Node
+from penstock.plan.operations.write import Write
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.messages import OperatorMetrics
 from penstock.task.operator import Operator, OperatorContext, RestoredState
@@ -225,13 +226,16 @@ class Chain:
         elif self.head is not None:
             self.head.watermark(watermark)
 
-    def go_on(self) -> Iterator[None]:
-        """Do what rows have left, in parts: see `Operator.go_on`. Consumers first, so that nothing piles up."""
-        yield from self._go_on(list(reversed(self.operators.values())))
+    def run_background_slices(self) -> Iterator[None]:
+        """Run the work that rows have left over, slice by slice (see `Operator.run_background_slice`).
+
+        Consumers run before their producers, so that no rows pile up between two operators.
+        """
+        yield from self._run_slices(list(reversed(self.operators.values())))
 
     @staticmethod
-    def _go_on(links: Sequence[OperatorLink]) -> Iterator[None]:
-        while any(link.operator.go_on() for link in links):
+    def _run_slices(links: Sequence[OperatorLink]) -> Iterator[None]:
+        while any(link.operator.run_background_slice() for link in links):
             yield
 
     def fire_due(self, watermark: int) -> Iterator[None]:
@@ -243,10 +247,10 @@ class Chain:
                 more = link.operator.fire_due(watermark, link.due)
                 for _ in link.due.hand_on():
                     yield
-                    yield from self._go_on(consumers)
+                    yield from self._run_slices(consumers)
                 if more:
                     yield
-                    yield from self._go_on(consumers)
+                    yield from self._run_slices(consumers)
 
     def next_timer_us(self) -> int | None:
         """The earliest wall time at which an operator wants to be called."""
@@ -268,10 +272,10 @@ class Chain:
         """Whether rows wait in an operator for something that will come."""
         return any(link.operator.holds_rows() for link in self.operators.values())
 
-    def rests(self) -> None:
-        """Consumers have been told not to wait: see `Operator.rests`."""
+    def on_idle(self) -> None:
+        """Tell all operators that the subtask becomes idle: see `Operator.on_idle`."""
         for link in self.operators.values():
-            link.operator.rests()
+            link.operator.on_idle()
 
     async def end(self) -> None:
         """The input has ended, and no row waits: see `Operator.end`."""
@@ -372,7 +376,7 @@ def build_chain(
             )
             encoder = encoders.get(operator.id)
             made = EncodeOperator(encoder) if encoder is not None else make(node)
-            link = OperatorLink(made, context, _late_tag(node))
+            link = OperatorLink(made, context, node.traits.late_tag)
             link.operator.open(context, restored(operator.id))
             chain.operators[operator.id] = receivers[operator.node] = link
             outputs[operator.node] = link.output
@@ -382,12 +386,3 @@ def build_chain(
         outputs[node_id].connect(receiver, tag)
     chain.head = receivers.get(vertex.operators[0].node)
     return chain
-
-
-def _late_tag(node: Node) -> str | None:
-    """The side output to which an operator sends late rows, if it does."""
-    match node.operation:
-        case WindowAggregate(late=tag) | WindowRows(late=tag) | Over(late=tag) if tag is not None:
-            return tag.name
-        case _:
-            return None

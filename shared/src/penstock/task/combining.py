@@ -17,12 +17,14 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from penstock.batches import EVENT_TIME, PANE, ROWS, WATERMARK
-from penstock.graph.logical import Node, SessionWindow, WindowAggregate
+from penstock.core.batches import EVENT_TIME, PANE, ROWS, WATERMARK
+from penstock.functions.windows.clock import clock_of
+from penstock.functions.windows.definitions import SessionWindow
+from penstock.functions.windows.shape import WindowShape
+from penstock.plan.logical import Node
+from penstock.plan.operations.window_aggregate import WindowAggregate
 from penstock.task.operators.partials import Partials
 from penstock.types import arrow_type
-from penstock.window_clock import clock_of
-from penstock.window_shape import WindowShape
 
 COMBINED_ROWS: Final = 131_072
 """Rows that are combined at once, if so many come before the next flush."""
@@ -58,8 +60,8 @@ class Combiner:
         known = [pa.field(field.name, arrow_type(field.type)) for field in fields]
         return pa.schema([*known, *(pa.field(name, pa.int64()) for name in hidden)])
 
-    def rests(self, rows: int) -> bool:
-        """Whether the next rows cross as they are: most keys were there only once, and not long ago."""
+    def bypasses(self, rows: int) -> bool:
+        """Whether the next rows bypass the combiner, as hardly any key occurred twice in those not long before them."""
         resting = self._resting_rows > 0
         self._resting_rows -= min(rows, self._resting_rows)
         return resting

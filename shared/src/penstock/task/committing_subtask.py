@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from penstock.connectors.base import SinkWriter
 from penstock.errors import PipelineError
-from penstock.graph.logical import Write
+from penstock.plan.operations.write import Write
 from penstock.protocol.committing import StagedPart
 from penstock.protocol.subtask import FinishRead
 from penstock.task.committer import STAGED, decode_staged

@@ -14,7 +14,7 @@ from penstock.coordination.collected_rows import collecting_sinks
 from penstock.coordination.retrying_ports import RetryingLog, Waiting
 from penstock.graph.executiongraph import ExecutionGraph
 from penstock.graph.jobgraph import JobGraph, JobVertex
-from penstock.graph.logical import LogicalPlan
+from penstock.plan.logical import LogicalPlan
 from penstock.ports import Blobs, Clock, Log
 from penstock.protocol.committing import StagedPart
 from penstock.protocol.joblog import StateBackend

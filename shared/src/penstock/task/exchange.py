@@ -12,14 +12,14 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from penstock.batches import EVENT_TIME, ROWS, WATERMARK, one_batch
+from penstock.core.batches import EVENT_TIME, ROWS, WATERMARK, one_batch
+from penstock.core.times import MAX_WATERMARK
 from penstock.graph.jobgraph import JobEdge
 from penstock.protocol.frames import HEADER_BYTES, MAX_PAYLOAD_BYTES, MAX_ROWS, Frame
 from penstock.protocol.keygroups import key_group_range
 from penstock.protocol.outputs import OutputId, OutputLedger
 from penstock.state.hashing import key_groups
 from penstock.task.combining import COMBINED_ROWS, Combiner
-from penstock.times import MAX_WATERMARK
 from penstock.types import schema_from_json
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class ExchangeWriter:
         timed = self._event_time and WATERMARK in frame.columns
         columns = self._timed_columns if timed else self._columns
         rows = frame if frame.columns == columns else frame[columns]
-        if self._combiner is None or (not self._uncombined and self._combiner.rests(rows.height)):
+        if self._combiner is None or (not self._uncombined and self._combiner.bypasses(rows.height)):
             self._buffer(rows)
             return
         self._uncombined.append(rows)

@@ -10,9 +10,9 @@ from typing import Any
 import polars as pl
 
 from penstock.errors import UserCodeError
-from penstock.map_columns import with_keys_once
 from penstock.state.batch_keys import widened
 from penstock.types import Field, Schema, StructType, polars_type
+from penstock.types.map_columns import with_keys_once
 
 
 class FrameWriter:

@@ -13,7 +13,8 @@ import msgspec
 
 from penstock.errors import BadRecordError, shown
 from penstock.graph.jobgraph import DEAD_LETTERS_TAG, JobEdge, JobVertex
-from penstock.graph.logical import LogicalPlan, Read
+from penstock.plan.logical import LogicalPlan
+from penstock.plan.operations.read import Read
 from penstock.protocol.messages import OperatorMetrics
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from penstock.connectors.base import PublishedSink, ReadContext, SinkEncoder, Si
 from penstock.coordination.job_store import JobReader
 from penstock.coordination.start_positions import StartPositionStore
 from penstock.graph.jobgraph import ENCODE
-from penstock.graph.logical import Write
-from penstock.graph.pushdown import narrowed
+from penstock.plan.operations.write import Write
+from penstock.plan.passes.reading import narrowed
 from penstock.protocol.committing import StagedPart
 from penstock.task.alignment import SourceAlignment
 from penstock.task.chain import Chain, Receiver, build_chain

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from penstock.core.times import MIN_WATERMARK
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.messages import OperatorMetrics
-from penstock.times import MIN_WATERMARK
 
 if TYPE_CHECKING:
     import polars as pl
@@ -77,20 +77,20 @@ class IncrementalPart(KeyedPart, Protocol):
     """Frozen keyed state that can tell what has changed. Of `segments`, `full` and `delta` one is asked for, once."""
 
     @property
-    def window(self) -> int:
-        """How many freezes of the operator there have been, this one included."""
+    def epoch(self) -> int:
+        """The epoch that this freeze closed, as `penstock.state.freezes` counts them."""
         ...
 
-    def knows_since(self, window: int) -> bool:
-        """Whether `delta` can be told for that freeze."""
+    def knows_since(self, epoch: int) -> bool:
+        """Whether `delta` is possible for that epoch."""
         ...
 
     def full(self) -> Iterable[tuple[int, bytes]]:
         """What `segments` gives, in the form to which deltas may be added (`penstock.state.deltas`)."""
         ...
 
-    def delta(self, window: int) -> Iterable[tuple[int, bytes]]:
-        """What has changed since that freeze, which is part of a COMPLETE."""
+    def delta(self, epoch: int) -> Iterable[tuple[int, bytes]]:
+        """What has changed since that epoch, whose freeze is part of a COMPLETE."""
         ...
 
 
@@ -145,11 +145,14 @@ class Operator(ABC):
         """
         self.process(frame, output)
 
-    def go_on(self) -> bool:
-        """Do a part of what the last `process`, or `on_processing_time`, leaves, for some milliseconds; whether more is.
+    def run_background_slice(self) -> bool:
+        """Run the next slice, of some milliseconds, of the work that `process` or `on_processing_time` has left over.
 
-        Rows leave some that go through a function of the user, that make many timers due (as a clock does), and behind
-        which much is to be merged. Whatever else the operator is asked for finishes it first, or does without it.
+        Work is left over by rows that a function of the user processes, by many timers that are due at once, and by large
+        merges of sorted runs. Every other method of the operator either finishes this work first or does not need it.
+
+        Returns:
+            Whether work is left for another slice.
         """
         return False
 
@@ -182,8 +185,8 @@ class Operator(ABC):
         """Whether rows wait in it for something that will come: neither event time nor the input ends before them."""
         return False
 
-    def rests(self) -> None:
-        """Those behind the subtask have been told that nothing is to be waited for here, until something comes."""
+    def on_idle(self) -> None:
+        """The subtask becomes idle: event time of its consumers advances without it until new input arrives."""
 
     def snapshot(self) -> OperatorSnapshot | None:
         """Freeze the state; None if there is none. Must return within milliseconds whatever the size of the state."""
@@ -235,18 +238,18 @@ class PartwiseOperator(Operator):
         """Do the first part; others run before each of the others."""
         self.finish()
         self._left = parts
-        self.go_on()
+        self.run_background_slice()
 
-    def go_on(self) -> bool:
+    def run_background_slice(self) -> bool:
         return next(self._left, self) is not self
 
     def finish(self) -> None:
         """Leave nothing of what was begun before."""
-        while self.go_on():
+        while self.run_background_slice():
             pass
 
     def fire_due(self, watermark: int, output: Output) -> bool:
-        return self.go_on()
+        return self.run_background_slice()
 
     def snapshot(self) -> OperatorSnapshot | None:
         self.finish()

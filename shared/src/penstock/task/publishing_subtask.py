@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 import structlog
 
 from penstock.connectors.base import PublishContext, PublishedSink, SinkPublisher
+from penstock.core.times import MIN_WATERMARK
 from penstock.errors import PipelineError
 from penstock.graph.executiongraph import exchange_topic
-from penstock.graph.logical import LogicalPlan, Write
+from penstock.plan.logical import LogicalPlan
+from penstock.plan.operations.write import Write
 from penstock.protocol.channels import AdvanceWatermark, BecomeIdle, Deliver
 from penstock.protocol.manifests import Interval, Manifest, PartitionIntervals
 from penstock.protocol.messages import OperatorMetrics, SubtaskSnapshot, TaskProgress
@@ -46,7 +48,6 @@ from penstock.task.environment import TaskEnvironment
 from penstock.task.exchange import decode_payload, frame_schema
 from penstock.task.publish_loop import PublishHooks, PublishLoop, ScannedFrames, read_frames
 from penstock.task.task_loop import CheckpointedLoop, Work
-from penstock.times import MIN_WATERMARK
 
 if TYPE_CHECKING:
     import polars as pl

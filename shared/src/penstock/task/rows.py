@@ -18,7 +18,7 @@ from typing import Any, NoReturn, cast
 import numpy as np
 import polars as pl
 
-from penstock.batches import EVENT_TIME
+from penstock.core.batches import EVENT_TIME
 from penstock.errors import PipelineError, UserCodeError
 from penstock.state.columns import WrongValueError, scalar_column, to_python
 from penstock.types import (
@@ -181,15 +181,15 @@ class RowWriter:
         self._row_type = row_type
         self._where = where
         self._getters = [(field, _attribute_getter(field.name), itemgetter(field.name)) for field in schema]
-        self.taken = _taker(schema, row_type)
-        """The values of a row, or of a dict with its columns, as they are now: for `frame_of_taken`."""
+        self.copied = _copier_of(schema, row_type)
+        """The values of a row, or of a dict with its columns, as they are now: for `frame_of_copies`."""
 
-    def frame_of_taken(self, taken: Sequence[Any], event_times: Sequence[int] | None = None) -> pl.DataFrame:
-        """As `frame`, of rows that `taken` made."""
-        if _Unfit in set(map(type, taken)):
-            self._refuse(next(each.row for each in taken if isinstance(each, _Unfit)))
+    def frame_of_copies(self, copies: Sequence[Any], event_times: Sequence[int] | None = None) -> pl.DataFrame:
+        """As `frame`, of rows that `copied` returned."""
+        if _Unfit in set(map(type, copies)):
+            self._refuse(next(each.row for each in copies if isinstance(each, _Unfit)))
         try:
-            made = [_column(field, [*map(itemgetter(index), taken)]) for index, field in enumerate(self._schema)]
+            made = [_column(field, [*map(itemgetter(index), copies)]) for index, field in enumerate(self._schema)]
         except WrongValueError as error:
             raise UserCodeError(f"{self._where}: {error}") from error
         return _with_times(made, event_times)
@@ -255,13 +255,13 @@ class _Unfit:
         self.row = row
 
 
-def _taker(schema: Schema, row_type: type[Any] | None) -> Callable[[Any], Any]:
+def _copier_of(schema: Schema, row_type: type[Any] | None) -> Callable[[Any], Any]:
     """A function from a row to a tuple of its values, or to `_Unfit`."""
     names = schema.names
     of_object, of_dict = _all_of(attrgetter, names), _all_of(itemgetter, names)
     copies = [(index, copy) for index, field in enumerate(schema) if (copy := _copier(field.type)) is not None]
 
-    def taken(row: Any) -> Any:
+    def copied(row: Any) -> Any:
         values_of = of_object
         if row.__class__ is not row_type:
             if row.__class__ is dict:
@@ -281,7 +281,7 @@ def _taker(schema: Schema, row_type: type[Any] | None) -> Callable[[Any], Any]:
             kept[index] = copy(kept[index])
         return tuple(kept)
 
-    return taken
+    return copied
 
 
 def _all_of(getter: Any, names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:

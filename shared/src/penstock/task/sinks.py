@@ -14,7 +14,8 @@ from typing import Any
 from penstock.connectors.base import Removal
 from penstock.coordination.job_store import JobReader
 from penstock.errors import ProtocolError
-from penstock.graph.logical import LogicalPlan, Write
+from penstock.plan.logical import LogicalPlan
+from penstock.plan.operations.write import Write
 from penstock.protocol.joblog import Begin
 from penstock.protocol.manifests import Manifest, checkpoints_prefix
 from penstock.protocol.messages import Deploy

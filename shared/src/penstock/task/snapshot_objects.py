@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, overload
 
+from penstock.core.scratch import Scratch
 from penstock.errors import ExternalError
 from penstock.protocol.messages import Handle
-from penstock.scratch import Scratch
 from penstock.state.deltas import merged
 
 OBJECT_BYTES: Final = 16 << 20

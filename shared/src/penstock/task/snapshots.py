@@ -131,7 +131,7 @@ async def upload(
 def chains_of(frozen: FrozenSubtask, snapshot: SubtaskSnapshot) -> dict[str, Chain]:
     """What later snapshots may build on, per operator whose own one is incremental."""
     return {
-        operator: Chain(handles.runs, part.window)
+        operator: Chain(handles.runs, part.epoch)
         for operator, handles in snapshot.operators.items()
         if handles.incremental and isinstance(part := frozen.operators[operator].keyed, IncrementalPart)
     }
@@ -141,10 +141,10 @@ async def _upload_incremental(
     part: IncrementalPart, base: Chain | None, key: str, blobs: Blobs, backend: StateBackend
 ) -> Chain:
     """Store what has changed since `base`, or everything if there is none or too much has changed."""
-    if base is None or not part.knows_since(base.window):
-        return Chain((tuple(await _upload_keyed(part.full, key, blobs, backend)),), part.window)
-    delta = await _upload_keyed(lambda: part.delta(base.window), key, blobs, backend)
-    return Chain((*base.runs, tuple(delta)) if delta else base.runs, part.window)
+    if base is None or not part.knows_since(base.epoch):
+        return Chain((tuple(await _upload_keyed(part.full, key, blobs, backend)),), part.epoch)
+    delta = await _upload_keyed(lambda: part.delta(base.epoch), key, blobs, backend)
+    return Chain((*base.runs, tuple(delta)) if delta else base.runs, part.epoch)
 
 
 async def _upload_keyed(segments: Segments, key: str, blobs: Blobs, backend: StateBackend) -> list[Handle]:

@@ -15,7 +15,6 @@ import msgspec
 import polars as pl
 import structlog
 
-from penstock.batches import EVENT_TIME, with_watermarks
 from penstock.connectors.base import (
     A_MOMENT_S,
     ConfirmsPositions,
@@ -30,12 +29,13 @@ from penstock.connectors.base import (
     SplitReader,
     WatermarkGenerator,
 )
+from penstock.core.batches import EVENT_TIME, with_watermarks
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.errors import ExternalError
 from penstock.protocol.messages import OperatorMetrics
 from penstock.protocol.watermarks import InputProgress, combined, least
 from penstock.task.alignment import SourceAlignment
 from penstock.task.bad_rows import RowValidator
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 BATCH_ROWS = 65_536
 FEW_ROWS = 1_024

@@ -16,7 +16,7 @@ import msgspec
 from penstock.connectors.base import Position, PublishContext, PublishedMark, PublishedSink, SinkPublisher
 from penstock.coordination.job_store import JobReader
 from penstock.errors import CorruptDataError, PipelineError
-from penstock.graph.logical import Write
+from penstock.plan.operations.write import Write
 from penstock.ports import Clock
 from penstock.protocol.publishing import CommitTransaction, InitProducer
 from penstock.protocol.split_publishing import (

@@ -17,7 +17,8 @@ from typing import assert_never
 import polars as pl
 from msgspec import UNSET
 
-from penstock.batches import WATERMARK, with_watermarks
+from penstock.core.batches import WATERMARK, with_watermarks
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.graph.jobgraph import DEAD_LETTERS_TAG, JobVertex
 from penstock.protocol.channels import AdvanceWatermark, BecomeIdle, Deliver
 from penstock.protocol.messages import Acknowledged, Declined, OperatorMetrics, SubtaskId, TaskProgress
@@ -54,7 +55,6 @@ from penstock.task.sources import FEW_ROWS, SourceDriver
 from penstock.task.split_publishing import SplitPublishing
 from penstock.task.subtask_checkpoints import SubtaskCheckpoints
 from penstock.task.task_loop import CheckpointedLoop, Work
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 PRESSED_PAUSE_S = 0.1
 SLICE_MS = 20
@@ -305,7 +305,7 @@ class SubtaskRunner(CheckpointedLoop):
             return
         if self._resting:
             self._resting = False
-            chain.rests()
+            chain.on_idle()
             for writer in self._writers:
                 writer.idle()
         if self._exhausted and not self._end_told:
@@ -424,7 +424,7 @@ class SubtaskRunner(CheckpointedLoop):
     @staticmethod
     async def _take_turns(chain: Chain) -> None:
         """Rows may leave much to do: others run meanwhile, and a cancellation is heard."""
-        for _ in chain.go_on():
+        for _ in chain.run_background_slices():
             await asyncio.sleep(0)
 
     async def _advance(self, watermark: int) -> None:

@@ -101,7 +101,7 @@ class SubtaskCheckpoints:
         except Exception as error:  # a checkpoint that cannot be written is declined, whatever the reason
             away = isinstance(error, ExternalError) and error.retryable
             return UploadFailed(command.checkpoint, command.nonce, described(error), away)
-        self._chains.taken(command.checkpoint, chains_of(frozen, snapshot))
+        self._chains.snapshot_stored(command.checkpoint, chains_of(frozen, snapshot))
         self._committer.persisted(frozen.persist)
         self.state_bytes = snapshot.size_bytes
         return Uploaded(command.checkpoint, command.nonce, snapshot)

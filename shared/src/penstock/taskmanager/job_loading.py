@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from penstock.api.loading import load_pipeline
 from penstock.api.pipeline import DeclaredPipeline
 from penstock.coordination.artifacts import check_requirements, unpack
 from penstock.coordination.job_store import JobReader
 from penstock.errors import CorruptDataError, PipelineError, ProtocolError
 from penstock.graph.jobgraph import JobGraph, graph_from_json
-from penstock.graph.logical import LogicalPlan
+from penstock.loading import load_pipeline
+from penstock.plan.logical import LogicalPlan
 from penstock.ports import BlobNotFoundError, Blobs
 from penstock.protocol.joblog import Artifact, Begin, JobHistory, StateBackend
 from penstock.protocol.manifests import Manifest

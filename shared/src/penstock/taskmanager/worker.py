@@ -17,8 +17,8 @@ import structlog
 from penstock.coordination.control_topics import COMMANDS
 from penstock.coordination.retrying_ports import RetryingLog
 from penstock.coordination.timings import HEARTBEAT_MS
+from penstock.core.garbage import ease_collection
 from penstock.errors import PenstockError, RefusedRowError
-from penstock.garbage import ease_collection
 from penstock.graph.executiongraph import credits_topic
 from penstock.graph.jobgraph import JobGraph
 from penstock.observability.user_frames import describe_error, first_cause, user_frames

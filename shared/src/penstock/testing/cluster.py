@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from penstock.api.pipeline import DeclaredPipeline
+from penstock.core.times import Duration, duration_us
 from penstock.errors import ExternalError, PenstockError, UsageError, UserCodeError, nearest
 from penstock.jobmanager.coordinator import CoordinatorService
 from penstock.observability.logs import keep_quiet
@@ -25,7 +26,6 @@ from penstock.protocol.requests import Answer, AnyRequest, CancelJob, RescaleJob
 from penstock.protocol.restarts import FixedDelay
 from penstock.testing.feeds import Collected, Feed, Rows, feeds_of, rewired
 from penstock.testing.memory_cluster import MemoryCluster, until
-from penstock.times import Duration, duration_us
 
 T = TypeVar("T")
 Savepoint = Restore

@@ -16,11 +16,13 @@ from typing import Any, Final
 from penstock.connectors import base, collecting, iterables
 from penstock.connectors.base import EndOfSplit, Fetched, Position, ReadContext, Split, SplitReader
 from penstock.connectors.watermarks import Periodic
+from penstock.core.times import Duration, duration_us
 from penstock.errors import UsageError, nearest
-from penstock.graph.logical import LogicalPlan, Node, Read, Write
+from penstock.plan.logical import LogicalPlan, Node
+from penstock.plan.operations.read import Read
+from penstock.plan.operations.write import Write
 from penstock.task.sources import silence_per_ask_ms
 from penstock.testing.virtual_time import VirtualLoop, timers_do_not_count
-from penstock.times import Duration, duration_us
 
 Rows = Sequence[Any]
 """Objects of the source's class or dicts, and pauses between them (`elapse`)."""

@@ -17,12 +17,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock.batches import EVENT_TIME
+from penstock.core.batches import EVENT_TIME
+from penstock.core.times import MIN_WATERMARK, to_micros
 from penstock.errors import UsageError
-from penstock.graph.logical import Node, ProcessRows, Read
-from penstock.process_functions import KeyedProcess, OutputTag, Process, process_types
+from penstock.functions.process_functions import KeyedProcess, OutputTag, Process, process_types
+from penstock.plan.logical import Node
+from penstock.plan.operations.process_rows import ProcessRows
+from penstock.plan.operations.read import Read
 from penstock.protocol.keygroups import key_group_range, subtask_of
-from penstock.times import MIN_WATERMARK, to_micros
 from penstock.types import Schema, schema_of
 
 if TYPE_CHECKING:
@@ -183,12 +185,12 @@ class OperatorHarness:
 
         All subtasks get the rows of a broadcast input.
         """
-        everywhere = self._node is not None and self._node.takes_all(number)
+        everywhere = self._node is not None and number in self._node.traits.broadcast_inputs
         whole = [(subtask, frame) for subtask in range(self._parallelism)]
         for subtask, part in whole if everywhere else self._parts(frame, self._keys[number]):
             if part.height:
                 self.operators[subtask].process_input(number, part, self.collected)
-                while self.operators[subtask].go_on():
+                while self.operators[subtask].run_background_slice():
                     pass
 
     def _parts(self, frame: pl.DataFrame, keys: Sequence[str]) -> list[tuple[int, pl.DataFrame]]:
@@ -221,7 +223,7 @@ class OperatorHarness:
             due = operator.next_timer_us()
             if due is not None and due <= self.now_us:
                 operator.on_processing_time(self.now_us, self.collected)
-                while operator.go_on():
+                while operator.run_background_slice():
                     pass
 
     # -- snapshots ------------------------------------------------------------------------------------------------------

@@ -21,11 +21,11 @@ from penstock.coordination.job_catalog import JobCatalog
 from penstock.coordination.job_store import JobStore
 from penstock.errors import ExternalError
 from penstock.graph.jobgraph import graph_from_json
-from penstock.graph.logical import LogicalPlan
 from penstock.jobmanager.autoscaling import Scaling
 from penstock.jobmanager.coordinator import CoordinatorService, CoordinatorTimeouts
 from penstock.jobmanager.leadership import ControlPorts
 from penstock.observability.user_frames import describe_error
+from penstock.plan.logical import LogicalPlan
 from penstock.ports import Clock, NewRecord
 from penstock.protocol.job_observer import JobObserver
 from penstock.protocol.joblog import JobHistory, JobSettings

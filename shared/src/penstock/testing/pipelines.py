@@ -17,13 +17,13 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from penstock.api.pipeline import DeclaredPipeline
-from penstock.blocking import run_blocking
+from penstock.core.blocking import run_blocking
+from penstock.core.times import Duration, duration_us, to_micros
 from penstock.errors import PenstockError, UsageError, UserCodeError
-from penstock.graph.logical import LogicalPlan
 from penstock.observability.logs import keep_quiet
-from penstock.testing.feeds import Collected, Rows, elapse, feeds_of, rewired
+from penstock.plan.logical import LogicalPlan
+from penstock.testing.feeds import Collected, Feed, Rows, elapse, feeds_of, rewired
 from penstock.testing.virtual_time import VirtualLoop
-from penstock.times import Duration, duration_us, to_micros
 
 NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
 """The processing time at which runs begin, unless told otherwise."""
@@ -96,10 +96,16 @@ def run_sinks(
     if duration_us(wait, "wait"):
         for feed in feeds.values():
             feed.items.append(elapse(wait))
+    return run_plan(pipeline.plan, feeds, parallelism=parallelism, batch=batch, now=now)
+
+
+def run_plan(
+    plan: LogicalPlan, feeds: Mapping[str, Feed], *, parallelism: int = 1, batch: int = 1, now: datetime = NOW
+) -> Collected:
+    """The same of a plan, in which only the sources that `feeds` names read something else than they say."""
     keep_quiet()
     sinks: Collected = {}
-    plan = rewired(pipeline.plan, feeds, sinks, batch)
-    run_blocking(_run(plan, parallelism, to_micros(now)), VirtualLoop)
+    run_blocking(_run(rewired(plan, feeds, sinks, batch), parallelism, to_micros(now)), VirtualLoop)
     return sinks
 
 

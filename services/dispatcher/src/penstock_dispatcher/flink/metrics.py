@@ -9,8 +9,8 @@ import msgspec
 
 from penstock.client.documents import ENDED
 from penstock.coordination.cluster_view import TaskView, WorkerView
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.graph.jobgraph import JobVertex
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock_dispatcher.flink.facts import Subtask, job_times
 from penstock_dispatcher.jobs import Found
 from penstock_dispatcher.refusing import RestError

@@ -20,7 +20,7 @@ from aiokafka.structs import RecordMetadata
 from penstock.adapters.kafka.connection import RECOVERY_TIMEOUT_S, KafkaConnection
 from penstock.adapters.kafka.topics import LARGEST_BATCH_BYTES
 from penstock.errors import PenstockError
-from penstock.kafka_clients import aiokafka_options, check_brokers, started, without_topic_creation
+from penstock.kafka.clients import aiokafka_options, check_brokers, started, without_topic_creation
 from penstock.ports import NewRecord, RecordTooLargeError, TopicNotFoundError
 
 BATCH_BYTES: Final = 4 << 20

@@ -18,7 +18,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from penstock.adapters.naming import MAX_TOPIC_LENGTH, checked_topic
 from penstock.errors import ExternalError, UsageError
-from penstock.kafka_clients import (
+from penstock.kafka.clients import (
     UNREACHED,
     aiokafka_options,
     check_brokers,

@@ -13,7 +13,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from penstock.adapters.kafka.connection import ANSWER_TIMEOUT_MS, RECOVERY_TIMEOUT_S, KafkaConnection
 from penstock.errors import ExternalError
-from penstock.kafka_clients import durable_topic
+from penstock.kafka.clients import durable_topic
 from penstock.ports import TopicMismatchError
 
 LARGEST_BATCH_BYTES: Final = 8 << 20

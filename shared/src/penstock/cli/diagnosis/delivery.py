@@ -12,7 +12,7 @@ from penstock.cli.diagnosis.facts import JobFacts, JobFinding, Load, named, oper
 from penstock.cli.diagnosis.progress import HIGH
 from penstock.cli.display import watermark_text
 from penstock.client.documents import CheckpointView, TaskView
-from penstock.times import MIN_WATERMARK
+from penstock.core.times import MIN_WATERMARK
 
 BEHIND_CHECKPOINTS: Final = 3
 """A sink that is further behind is told of, as by the alert PenstockSinkBehind."""

@@ -1,7 +1,7 @@
 """Readers of Parquet and Arrow files, by row group (or batch) and row.
 
-Where a pipeline does not look at everything (`Wanted`), a row group of a Parquet file is read in part or not at all, as
-far as its statistics prove that nobody can tell: no row of it is bad for what is not read.
+Where a pipeline does not need all columns and rows (`ScanRequest`), a row group of a Parquet file is read in part or not
+at all, as far as its statistics prove that nobody can tell: no row of it is bad for what is not read.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.batches import only_batch
-from penstock.connectors.base import BadRow, EndOfSplit, Fetched, Position, Wanted
+from penstock.connectors.base import BadRow, EndOfSplit, Fetched, Position, ScanRequest
 from penstock.connectors.files.ranges import FileRange
 from penstock.connectors.files.reading import InputFile, changed
 from penstock.connectors.files.statistics import GroupFacts
 from penstock.connectors.pacing import Pace
+from penstock.core.batches import only_batch
 from penstock.errors import ExternalError, PipelineError
 from penstock.formats.schema_matching import SchemaMatcher
 from penstock.types import Schema, polars_type
@@ -37,11 +37,11 @@ _INT96: Final = "us"
 
 @dataclass(frozen=True)
 class Rows:
-    """What rows of a file are, and what of them is wanted."""
+    """What rows of a file are, and what of them the pipeline looks at."""
 
     schema: Schema
     timezone: str | None = None
-    wanted: Wanted = field(default_factory=Wanted)
+    scan: ScanRequest = field(default_factory=ScanRequest)
     event_time: EventTimeForm | None = None
 
 
@@ -227,31 +227,31 @@ class _Groups:
         import pyarrow as pa
 
         rows = self._rows
-        if rows.wanted.columns is None and rows.wanted.predicate is None:
+        if rows.scan.columns is None and rows.scan.predicate is None:
             return _Group(_row_group(file, number, self._matcher.names), self._matcher)
         facts = GroupFacts.of(file.metadata.row_group(number), self._found)
-        if not facts.has_event_times(rows.event_time, rows.wanted.window_reach_us):
+        if not facts.has_event_times(rows.event_time, rows.scan.window_reach_us):
             return _Group(_row_group(file, number, self._matcher.names), self._matcher)
         sound = {each.name for each in rows.schema if facts.is_sound(each)}
         if self._is_skipped(facts, sound):
             return _Group(pa.RecordBatch.from_pylist([], schema=pa.schema([])), self._matcher)
-        kept = [name for name in rows.schema.names if name not in sound or self._is_wanted(name)]
+        kept = [name for name in rows.schema.names if name not in sound or self._is_scanned(name)]
         kept = kept or (self._matcher.names or rows.schema.names)[:1]  # so that there are rows
         if len(kept) == len(rows.schema.names):
             return _Group(_row_group(file, number, self._matcher.names), self._matcher)
         matcher = self._matching(rows.schema.select(kept))
         return _Group(_row_group(file, number, matcher.names), matcher, is_narrow=True)
 
-    def _is_wanted(self, name: str) -> bool:
-        return self._rows.wanted.columns is None or name in self._rows.wanted.columns
+    def _is_scanned(self, name: str) -> bool:
+        return self._rows.scan.columns is None or name in self._rows.scan.columns
 
     def _is_skipped(self, facts: GroupFacts, sound: set[str]) -> bool:
-        wanted = self._rows.wanted
+        scan = self._rows.scan
         return (
-            wanted.predicate is not None
-            and not wanted.whole_splits
+            scan.predicate is not None
+            and not scan.whole_splits
             and len(sound) == len(self._rows.schema.names)
-            and not facts.may_be_true(wanted.predicate, self._rows.schema)
+            and not facts.may_be_true(scan.predicate, self._rows.schema)
         )
 
 

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Unpack
 
-from penstock.arguments import checked
 from penstock.connectors import base
-from penstock.connectors.base import Guarantee, Position, ReadContext, Split, T, Wanted
+from penstock.connectors.base import Guarantee, Position, ReadContext, ScanRequest, Split, T
 from penstock.connectors.declaring import SourceOptions, declare, zone
 from penstock.connectors.files.checks import checked_batch, checked_columns, checked_delimiter, checked_place
 from penstock.connectors.files.local import LocalFiles, LocalParts
@@ -31,6 +30,7 @@ from penstock.connectors.files.ranges import FileRange, behind, ranges, surveyed
 from penstock.connectors.files.store_clients import Location
 from penstock.connectors.files.writing import FileWriter, leftovers, staged_file, visible_files
 from penstock.connectors.pacing import Pace, checked_rate
+from penstock.core.arguments import checked
 from penstock.errors import PipelineError
 from penstock.formats.names import Format, format_of, is_compressed
 from penstock.types import INT64, Field, Schema
@@ -104,13 +104,13 @@ class Source(base.Source[T], Generic[T]):
         self.batch_rows: Final = checked_batch(batch_rows, what)
         self.delimiter: Final = checked_delimiter(delimiter, what)
         self.null: Final = null
-        self._wanted = Wanted()
+        self._scan = ScanRequest()
         vars(self).update(vars(declare(what, self._inferred() if schema is None else schema, **options)))
 
     @property
-    def is_relative(self) -> bool:
-        """Whether its files are those of the directory in which it is asked for them."""
-        return _is_relative(self._place)
+    def relative_path(self) -> str:
+        """See `Source.relative_path`."""
+        return self.path if _is_relative(self._place) else ""
 
     @property
     def _files(self) -> InputFiles:
@@ -166,7 +166,7 @@ class Source(base.Source[T], Generic[T]):
     @property
     def _folders(self) -> WantedFolders | None:
         """What may be left out by the names of folders; None: nothing."""
-        predicate = self._wanted.predicate
+        predicate = self._scan.predicate
         return None if predicate is None else WantedFolders(predicate, self.schema)
 
     def ranges(self, split: Split, most_bytes: int) -> Sequence[Position]:
@@ -200,20 +200,20 @@ class Source(base.Source[T], Generic[T]):
         """See `Source.behind`."""
         return behind(self._full_name(split.id), positions)
 
-    def narrowed(self, wanted: Wanted) -> Source[T]:
+    def narrowed(self, request: ScanRequest) -> Source[T]:
         """See `Source.narrowed`. Columns and row groups of Parquet files, and folders that name columns, are left out."""
-        (made := copy.copy(self))._wanted = wanted
+        (made := copy.copy(self))._scan = request
         return made
 
     def describe_narrowing(self) -> Mapping[str, str]:
         """See `Source.describe_narrowing`."""
-        wanted, described = self._wanted, dict[str, str]()
-        if wanted.columns is not None:
-            read = [name for name in self.schema.names if name in wanted.columns]
+        scan, described = self._scan, dict[str, str]()
+        if scan.columns is not None:
+            read = [name for name in self.schema.names if name in scan.columns]
             described["columns read"] = f"{', '.join(read) or 'none'} (of Parquet files)"
-        if wanted.predicate is not None:
-            what = "folders" if wanted.whole_splits else "folders, and row groups of Parquet files,"
-            described["not read"] = f"{what} where {wanted.predicate} cannot be true"
+        if scan.predicate is not None:
+            what = "folders" if scan.whole_splits else "folders, and row groups of Parquet files,"
+            described["not read"] = f"{what} where {scan.predicate} cannot be true"
         return described
 
     def _format(self, file: InputFile) -> Format:
@@ -273,7 +273,7 @@ class Source(base.Source[T], Generic[T]):
             form = self.event_time.form if self.event_time is not None else None
             if file.size == 0:
                 return EmptyFile(file, split.id, schema, position)
-            return ColumnarReader(file, split.id, Rows(schema, self.timezone, self._wanted, form), position, pace)
+            return ColumnarReader(file, split.id, Rows(schema, self.timezone, self._scan, form), position, pace)
         if (part := FileRange.of(position)) is not None:
             part.check(file, may_grow=True)
         end = part.size if part is not None else position["end"] if position else None
@@ -372,9 +372,9 @@ class Sink(base.Sink):
         self.partition_by: Final = checked_columns(partition_by, what)
 
     @property
-    def is_relative(self) -> bool:
-        """Whether its folder is in the directory in which it is opened."""
-        return _is_relative(self._place)
+    def relative_path(self) -> str:
+        """See `Sink.relative_path`."""
+        return self.folder if _is_relative(self._place) else ""
 
     @property
     def _folder(self) -> PartFolder:

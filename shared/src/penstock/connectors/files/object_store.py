@@ -25,9 +25,9 @@ from penstock.connectors.files.local import WILDCARDS
 from penstock.connectors.files.overlaps import matches
 from penstock.connectors.files.store_clients import Location, asking
 from penstock.connectors.files.writing import STAGING
+from penstock.core.scratch import Scratch
 from penstock.errors import PipelineError
 from penstock.formats.names import format_of
-from penstock.scratch import Scratch
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.core.times import to_micros
 from penstock.errors import PipelineError
 from penstock.expressions.nodes import Alias, Call, Column, Literal
 from penstock.formats.columns import MAX_MICROS, MIN_MICROS
-from penstock.times import to_micros
 from penstock.types import DATE, INTEGERS, STRING, TIMESTAMP, DataType, Field, Schema, of_arrow
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from penstock.arguments import checked
 from penstock.connectors import lookups
 from penstock.connectors.base import T
 from penstock.connectors.http_requests import AddressTemplate, check_address, is_passing, revealed, side_by_side
 from penstock.connectors.lookups import ATTEMPT_S, Key, LookupClient, LookupOptions, template_parts
+from penstock.core.arguments import checked
 from penstock.errors import BadRecordError, ExternalError, PipelineError
 from penstock.settings import Secret
 from penstock.types import Schema

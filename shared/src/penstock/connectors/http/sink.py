@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
-from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Guarantee, WriteContext
 from penstock.connectors.gathering import GatheringWriter, Send
@@ -14,6 +13,7 @@ from penstock.connectors.http.sending import ADDRESS, RequestEncoder, Requests
 from penstock.connectors.http_requests import AddressTemplate, check_address, revealed
 from penstock.connectors.keyed_rows import KeyedRows, TakesChanges
 from penstock.connectors.lookups import KeyTemplate, template_columns
+from penstock.core.arguments import checked
 from penstock.errors import PipelineError
 from penstock.settings import Secret
 from penstock.types import Schema

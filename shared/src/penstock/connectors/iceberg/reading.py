@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.connectors.base import BadRow, EndOfSplit, Fetched, Position
-from penstock.connectors.iceberg.scanning import Changes, History, Wanted, appends, plan
+from penstock.connectors.iceberg.scanning import Changes, History, TableScanSpec, appends, plan
 from penstock.formats.schema_matching import SchemaMatcher
 from penstock.types import Schema
 
@@ -36,8 +36,8 @@ _END: Final = _Piece({})
 class Watched:
     """The history of a table, looked at again when it was long ago; one for all readers of a subtask."""
 
-    def __init__(self, wanted: Wanted, every_ms: int, monotonic_ms: Callable[[], int]) -> None:
-        self._place = wanted.place
+    def __init__(self, spec: TableScanSpec, every_ms: int, monotonic_ms: Callable[[], int]) -> None:
+        self._place = spec.place
         self._every_ms = every_ms
         self._monotonic_ms = monotonic_ms
         self._history: History | None = None
@@ -56,7 +56,7 @@ class TableReader:
 
     def __init__(
         self,
-        wanted: Wanted,
+        spec: TableScanSpec,
         schema: Schema,
         timezone: str | None,
         mine: Callable[[str], bool],
@@ -64,7 +64,7 @@ class TableReader:
         watched: Watched,
         changes: Changes,
     ) -> None:
-        self._wanted = wanted
+        self._spec = spec
         self._schema = schema
         self._timezone = timezone
         self._mine = mine
@@ -90,18 +90,16 @@ class TableReader:
                 return None
             self._at = piece.at
             self._piece = piece if piece.batch is not None else None
-        return self._taken(max_rows)
+        return self._next_rows(max_rows)
 
-    def _taken(self, max_rows: int) -> Fetched:
+    def _next_rows(self, max_rows: int) -> Fetched:
         """Some rows of what was read."""
         piece = self._piece
         assert piece is not None
         assert piece.batch is not None
         batch = piece.batch.slice(self._at["row"] - piece.at["row"], max_rows)
         frame, failed = self._match(batch)
-        where = (
-            f"{self._wanted.place}, snapshot {self._at['snapshot']}, file {self._at['file'] + 1} of this split, row "
-        )
+        where = f"{self._spec.place}, snapshot {self._at['snapshot']}, file {self._at['file'] + 1} of this split, row "
         bad = [BadRow(reason, raw, f"{where}{self._at['row'] + row + 1}") for row, reason, raw in failed]
         self._at = self._at | {"row": self._at["row"] + batch.num_rows}
         if self._at["row"] == piece.at["row"] + piece.batch.num_rows:
@@ -111,13 +109,13 @@ class TableReader:
     def _match(self, batch: pa.RecordBatch) -> Any:
         batch = plain(batch)
         if self._matcher is None or self._matcher[0] != batch.schema:
-            where = str(self._wanted.place)
+            where = str(self._spec.place)
             self._matcher = (batch.schema, SchemaMatcher(self._schema, batch.schema, where, self._timezone))
         return self._matcher[1].frame(batch)
 
     def _next(self) -> _Piece | None:
         try:
-            with self._wanted.place.asking("read"):
+            with self._spec.place.asking("read"):
                 piece = next(self._pieces, _END)
         except BaseException:
             self._pieces = self._read(dict(self._at))  # a generator that raised would say that it is at its end
@@ -142,13 +140,13 @@ class TableReader:
             if behind is None:
                 yield None
             else:
-                brings = appends(self._wanted.place, behind, self._changes)
+                brings = appends(self._spec.place, behind, self._changes)
                 at = at | {"snapshot": behind.snapshot_id, "whole": False, "done": not brings}
                 if not brings:
                     yield _Piece(at)
 
     def _rows(self, at: dict[str, Any]) -> Iterator[_Piece]:
-        planned = plan(self._wanted, at["snapshot"], whole=at["whole"])
+        planned = plan(self._spec, at["snapshot"], whole=at["whole"])
         paths = [path for path in planned.files if self._mine(path)]
         for number in range(at["file"], len(paths)):
             begin, row = (at["row"] if number == at["file"] else 0), 0

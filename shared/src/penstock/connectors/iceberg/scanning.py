@@ -29,8 +29,8 @@ _PLANS: Final = 64
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is read of a table."""
+class TableScanSpec:
+    """Which columns and rows of a table are read, and by which schema."""
 
     place: TablePlace
     columns: tuple[str, ...]
@@ -70,42 +70,42 @@ def table_columns(place: TablePlace, table: Table, snapshot: int | None) -> Tabl
 
 
 @functools.lru_cache(maxsize=_PLANS)
-def plan(wanted: Wanted, snapshot: int, *, whole: bool) -> Plan:
+def plan(spec: TableScanSpec, snapshot: int, *, whole: bool) -> Plan:
     """The files of the table at a snapshot (`whole`), or those that the snapshot appended; sorted by path.
 
     Raises:
         PipelineError: the snapshot is gone, or holds what pyiceberg cannot read.
     """
-    table = wanted.place.load()
-    with wanted.place.asking("read"):
-        _check_there(wanted.place, table, snapshot)
-        found = _files(wanted, table, snapshot) if whole else _added(table, snapshot)
+    table = spec.place.load()
+    with spec.place.asking("read"):
+        _check_there(spec.place, table, snapshot)
+        found = _files(spec, table, snapshot) if whole else _added(table, snapshot)
         files = {task.file.file_path: task for task in sorted(found, key=lambda task: task.file.file_path)}
-        return Plan(files, _scan(wanted, table))
+        return Plan(files, _scan(spec, table))
 
 
-def _scan(wanted: Wanted, table: Table) -> ArrowScan:
+def _scan(spec: TableScanSpec, table: Table) -> ArrowScan:
     from pyiceberg.io.pyarrow import ArrowScan
 
-    columns = table_columns(wanted.place, table, wanted.snapshot).select(*wanted.columns)
-    return ArrowScan(table.metadata, table.io, columns, _expression(wanted))
+    columns = table_columns(spec.place, table, spec.snapshot).select(*spec.columns)
+    return ArrowScan(table.metadata, table.io, columns, _expression(spec))
 
 
-def _expression(wanted: Wanted) -> BooleanExpression:
+def _expression(spec: TableScanSpec) -> BooleanExpression:
     from pyiceberg.expressions import AlwaysTrue, parser
 
-    return parser.parse(wanted.row_filter) if wanted.row_filter else AlwaysTrue()
+    return parser.parse(spec.row_filter) if spec.row_filter else AlwaysTrue()
 
 
-def _files(wanted: Wanted, table: Table, snapshot: int) -> list[FileScanTask]:
-    scan = table.scan(snapshot_id=snapshot, row_filter=_expression(wanted))
+def _files(spec: TableScanSpec, table: Table, snapshot: int) -> list[FileScanTask]:
+    scan = table.scan(snapshot_id=snapshot, row_filter=_expression(spec))
     try:
         return list(scan.plan_files())
     except (ValueError, NotImplementedError) as error:
         if "equality delete" not in str(error).lower():
             raise
         raise PipelineError(
-            f"{wanted.place.what}: {wanted.place} has equality deletes, which pyiceberg cannot read; let Spark or Flink "
+            f"{spec.place.what}: {spec.place} has equality deletes, which pyiceberg cannot read; let Spark or Flink "
             "rewrite its data files (rewrite_data_files), or read it on Spark as a DataFrame"
         ) from None
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Guarantee, WriteContext
 from penstock.connectors.iceberg.catalogs import table_place
 from penstock.connectors.iceberg.columns import check_partitions, partition_spec, table_schema
+from penstock.core.arguments import checked
 from penstock.errors import PipelineError
 from penstock.settings import Secret
 from penstock.types import Schema

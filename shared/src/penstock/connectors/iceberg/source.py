@@ -7,18 +7,18 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Unpack
 
-from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Position, ReadContext, Split, T
 from penstock.connectors.declaring import SourceOptions, declare
 from penstock.connectors.iceberg.catalogs import table_place
 from penstock.connectors.iceberg.reading import TableReader, Watched, plain_schema
-from penstock.connectors.iceberg.scanning import Changes, Wanted, newest, plan, table_columns
+from penstock.connectors.iceberg.scanning import Changes, TableScanSpec, newest, plan, table_columns
 from penstock.connectors.iceberg.sink import Sink
+from penstock.core.arguments import checked
+from penstock.core.times import Duration, duration_us
 from penstock.errors import PipelineError
 from penstock.formats.schema_matching import SchemaMatcher
 from penstock.settings import Secret
-from penstock.times import Duration, duration_us
 from penstock.types import Schema
 
 if TYPE_CHECKING:
@@ -102,16 +102,16 @@ class Source(base.Source[T], Generic[T]):
             return plain_schema(table_columns(self._place, table, self.snapshot).as_arrow())
 
     @property
-    def _wanted(self) -> Wanted:
+    def _spec(self) -> TableScanSpec:
         """What is read: columns that the table lacks are null, if the schema allows that."""
         table = self._place.load()
         with self._place.asking("read the columns of"):
             return self._of(table_columns(self._place, table, self.snapshot).as_arrow())
 
-    def _of(self, found: pa.Schema) -> Wanted:
+    def _of(self, found: pa.Schema) -> TableScanSpec:
         names = SchemaMatcher(self.schema, plain_schema(found), f"{_WHAT}: {self._place}", self.timezone).names
         # A column, though none is wanted, so that there are rows.
-        return Wanted(self._place, tuple(names or found.names[:1]), self.row_filter, self.snapshot)
+        return TableScanSpec(self._place, tuple(names or found.names[:1]), self.row_filter, self.snapshot)
 
     # -- what is read -------------------------------------------------------------------------------------------------
 
@@ -127,13 +127,13 @@ class Source(base.Source[T], Generic[T]):
 
     def discover(self) -> Sequence[Split]:
         """See `Source.discover`. The id of a split is the path of its file, or its number."""
-        wanted = self._wanted
+        spec = self._spec
         if self.follow:
             return sorted((Split(str(number)) for number in range(self.splits)), key=lambda split: split.id)
         snapshot = (self._moment or self.moment())["snapshot"]
         if snapshot is None:
             return []
-        files = plan(wanted, snapshot, whole=True).files
+        files = plan(spec, snapshot, whole=True).files
         return [Split(path, task.file.file_size_in_bytes) for path, task in files.items()]
 
     def resolve(self, split: Split, *, late: bool) -> Position:
@@ -172,12 +172,12 @@ class Source(base.Source[T], Generic[T]):
         return RemoteReader(lambda: self._opened(split, position, context), position)
 
     def _opened(self, split: Split, position: Position, context: ReadContext) -> base.SplitReader:
-        wanted = self._wanted
+        spec = self._spec
         begin = position or self.resolve(split, late=False)
         watched = context.shared.setdefault(
-            f"iceberg:{self._place}", Watched(wanted, self.look_every_us // 1_000, context.monotonic_ms)
+            f"iceberg:{self._place}", Watched(spec, self.look_every_us // 1_000, context.monotonic_ms)
         )
-        return TableReader(wanted, self.schema, self.timezone, self._share(split), begin, watched, self.changes)
+        return TableReader(spec, self.schema, self.timezone, self._share(split), begin, watched, self.changes)
 
     def _share(self, split: Split) -> Callable[[str], bool]:
         if not self.follow:

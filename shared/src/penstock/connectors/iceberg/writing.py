@@ -21,8 +21,8 @@ from penstock.connectors.iceberg.appending import append, list_files, proof_of, 
 from penstock.connectors.iceberg.catalogs import TablePlace
 from penstock.connectors.iceberg.columns import check_columns
 from penstock.connectors.iceberg.null_parts import keep_null_parts
+from penstock.core.scratch import Scratch
 from penstock.errors import ExternalError, PipelineError
-from penstock.scratch import Scratch
 from penstock.types import Schema
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Policy, T
 from penstock.connectors.change_rows import check_keys, with_changes
@@ -25,6 +24,7 @@ from penstock.connectors.kafka.change_forms import (
     holds_decimals,
 )
 from penstock.connectors.kafka.source import Offsets, Source
+from penstock.core.arguments import checked
 from penstock.errors import PipelineError
 from penstock.formats.avro import avro_schema
 from penstock.settings import KafkaSettings

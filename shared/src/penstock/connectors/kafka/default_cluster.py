@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.arguments import checked
 from penstock.connectors.base import Dataset
+from penstock.core.arguments import checked
 from penstock.errors import PipelineError
 from penstock.settings import KafkaSettings, load_settings
 

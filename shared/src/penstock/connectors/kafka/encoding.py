@@ -16,11 +16,11 @@ from penstock.connectors.base import Encoded, Policy
 from penstock.connectors.kafka.limits import TopicLimits
 from penstock.connectors.kafka.partitioning import key_hashes
 from penstock.connectors.keyed_rows import RETRACTED
+from penstock.core.times import format_duration, format_time
 from penstock.errors import BadRecordError
 from penstock.formats.avro import encode_avro
 from penstock.formats.encoding import as_text, encode_csv, json_texts
 from penstock.formats.protobuf import ProtobufMessage, encode_protobuf
-from penstock.times import format_duration, format_time
 from penstock.types import BINARY, INT32, INT64, STRING, Field, ListType, MapType, Schema, StructType
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from aiokafka.errors import KafkaError
 
 from penstock.connectors.base import PublishedMark
 from penstock.errors import CorruptDataError
-from penstock.kafka_clients import started
+from penstock.kafka.clients import started
 
 TOPIC_SETTINGS: Final = {"cleanup.policy": "compact", "segment.bytes": str(1 << 20), "retention.ms": "-1"}
 """Only the newest mark of a partition counts."""

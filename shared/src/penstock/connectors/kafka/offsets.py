@@ -17,10 +17,10 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from penstock.blocking import run_in_thread
 from penstock.connectors.kafka.topics import LOGGER, TopicAdmin, is_away
+from penstock.core.blocking import run_in_thread
 from penstock.errors import ExternalError, PipelineError
-from penstock.kafka_clients import UNREACHED, confluent_options, raise_refusal
+from penstock.kafka.clients import UNREACHED, confluent_options, raise_refusal
 from penstock.settings import KafkaSettings
 
 TIMEOUT_S: Final = 20.0

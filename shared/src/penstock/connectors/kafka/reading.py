@@ -172,7 +172,7 @@ class TopicPartitionReader:
             raise EndOfSplit
         if self._reading is None and self._is_quick:
             self._waits = False
-            return self._taken(self._read(min(max_rows, self._limit, QUICK_RECORDS)))
+            return self._advance(self._read(min(max_rows, self._limit, QUICK_RECORDS)))
         if self._reading is None:
             self._begin(min(max_rows, self._limit))
         assert self._reading is not None
@@ -183,7 +183,7 @@ class TopicPartitionReader:
         # Cancelled here, even when the batch is ready already, the next call finds it; a failure is found again too.
         taken = await asyncio.shield(self._reading)
         self._reading = None
-        return self._taken(taken)
+        return self._advance(taken)
 
     @property
     def _is_quick(self) -> bool:
@@ -191,7 +191,7 @@ class TopicPartitionReader:
         checked_ago_s = time.monotonic() - self._checked_s
         return self._quick and self._attention.wait_s == 0 and checked_ago_s < CHECK_INTERVAL_S
 
-    def _taken(self, taken: Taken) -> Fetched | None:
+    def _advance(self, taken: Taken) -> Fetched | None:
         fetched, behind = taken
         self._offset = max(self._offset, behind)
         self._attention.note(self._partition, silent=fetched is None)

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final, Literal, Self
 
-from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Guarantee, Policy, PublishContext, SinkEncoder, SinkPublisher
 from penstock.connectors.kafka.default_cluster import check_brokers, cluster_name, resolve, topic_dataset, use_cluster
@@ -21,6 +20,7 @@ from penstock.connectors.kafka.limits import TopicLimits
 from penstock.connectors.kafka.marks import KIND, SinkMarks, delete_marks, marks_of
 from penstock.connectors.kafka.schema_registry import SchemaRegistry, check_address, prefix_of, shown, subject_of
 from penstock.connectors.kafka.source import Source
+from penstock.core.arguments import checked
 from penstock.errors import PipelineError
 from penstock.formats.avro import avro_schema
 from penstock.formats.csv_decoding import check_csv_rows

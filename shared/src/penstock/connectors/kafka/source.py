@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Unpack
 
 import msgspec
 
-from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Position, ReadContext, Split, SplitReader, T
 from penstock.connectors.declaring import SourceOptions, declare, zone
 from penstock.connectors.kafka.decoding import RECORD_TIMESTAMP, RowDecoder, value_decoder
 from penstock.connectors.kafka.default_cluster import check_brokers, resolve, topic_dataset
 from penstock.connectors.kafka.schema_registry import check_address, shown
+from penstock.core.arguments import checked
 from penstock.errors import PipelineError, nearest
 from penstock.formats.avro import avro_schema
 from penstock.formats.csv_decoding import check_csv

@@ -21,10 +21,10 @@ from confluent_kafka.admin import (
     ResourceType,  # pyright: ignore[reportPrivateImportUsage] # its documented place
 )
 
-from penstock.blocking import run_in_thread
 from penstock.connectors.kafka.limits import TopicLimits
+from penstock.core.blocking import run_in_thread
 from penstock.errors import ExternalError, PipelineError
-from penstock.kafka_clients import UNREACHED, confluent_options, durable_topic, raise_refusal
+from penstock.kafka.clients import UNREACHED, confluent_options, durable_topic, raise_refusal
 from penstock.settings import KafkaSettings
 
 TIMEOUT_S: Final = 20.0

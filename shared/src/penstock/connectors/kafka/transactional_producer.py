@@ -34,7 +34,7 @@ from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnReque
 from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.memory_records import MemoryRecords
 
-from penstock.kafka_clients import check_brokers, without_topic_creation
+from penstock.kafka.clients import check_brokers, without_topic_creation
 from penstock.protocol.publishing import ProducerEpoch
 
 if TYPE_CHECKING:

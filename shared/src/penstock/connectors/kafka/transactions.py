@@ -50,12 +50,12 @@ from penstock.connectors.kafka.transactional_producer import (
     RefusedRecord,
     TransactionalProducer,
 )
+from penstock.core.times import format_time
 from penstock.errors import ExternalError, PipelineError, RefusedRowError
-from penstock.kafka_clients import UNREACHED, aiokafka_options, raise_refusal, started
-from penstock.kafka_hanging import end_hanging
+from penstock.kafka.clients import UNREACHED, aiokafka_options, raise_refusal, started
+from penstock.kafka.hanging_transactions import end_hanging
 from penstock.protocol.publishing import ProducerEpoch
 from penstock.settings import KafkaSettings
-from penstock.times import format_time
 
 if TYPE_CHECKING:
     import polars as pl

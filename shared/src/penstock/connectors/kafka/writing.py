@@ -19,10 +19,10 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from penstock.connectors.base import Prepared
 from penstock.connectors.kafka.encoding import DEAD, DEAD_HEADER, HASH, HEADER, KEY, TIMESTAMP_MS, VALUE, KafkaEncoder
 from penstock.connectors.kafka.topics import LOG_WARNINGS, LOGGER, TopicAdmin, is_denied
+from penstock.core.times import format_time
 from penstock.errors import ExternalError, PenstockError, PipelineError, RefusedRowError
-from penstock.kafka_clients import confluent_options
+from penstock.kafka.clients import confluent_options
 from penstock.settings import KafkaSettings
-from penstock.times import format_time
 
 if TYPE_CHECKING:
     import polars as pl

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 from urllib.parse import quote
 
-from penstock.arguments import checked
-from penstock.blocking import run_blocking
 from penstock.connectors import base
 from penstock.connectors.base import Guarantee, PublishContext, SinkEncoder, SinkPublisher, WriteContext
 from penstock.connectors.gathering import GatheringWriter
@@ -16,6 +14,8 @@ from penstock.connectors.lookups import KeyTemplate, template_columns, template_
 from penstock.connectors.opensearch.encoding import ENCODED, FORBIDDEN, MARKS, DocumentEncoder
 from penstock.connectors.opensearch.mappings import check_mapping
 from penstock.connectors.opensearch.places import NOT_THERE, OpenSearchPlace, reason
+from penstock.core.arguments import checked
+from penstock.core.blocking import run_blocking
 from penstock.errors import PipelineError
 from penstock.settings import Secret
 from penstock.types import Schema

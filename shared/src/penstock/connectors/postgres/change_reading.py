@@ -12,18 +12,18 @@ import structlog
 
 from penstock.connectors.base import A_MOMENT_S, BadRow, Fetched, Position, ReadContext
 from penstock.connectors.change_rows import ImagesOfRows
+from penstock.connectors.postgres.captured_table import Capture, CapturedTable
+from penstock.connectors.postgres.change_log import Change, ChangeLog, Image
+from penstock.connectors.postgres.change_positions import ChangePosition, Part
+from penstock.connectors.postgres.replication_stream import ReplicationStream
+from penstock.connectors.postgres.slots import NotYetError, claimed_slot
+from penstock.connectors.postgres.table_rows import TableRows, parts_of_keys
+from penstock.connectors.postgres.text_values import RowImages, RowTexts
 from penstock.errors import ExternalError, PipelineError
-from penstock.postgres_tables.captured_table import Capture, CapturedTable
-from penstock.postgres_tables.change_log import Change, ChangeLog, Image
-from penstock.postgres_tables.change_positions import ChangePosition, Part
-from penstock.postgres_tables.replication_stream import ReplicationStream
-from penstock.postgres_tables.slots import NotYetError, claimed_slot
-from penstock.postgres_tables.table_rows import TableRows, parts_of_keys
-from penstock.postgres_tables.text_values import RowImages, RowTexts
 
 if TYPE_CHECKING:
     from penstock.connectors.postgres.change_source import ChangeSource
-    from penstock.postgres_tables.pgoutput import Values
+    from penstock.connectors.postgres.pgoutput import Values
 
 MOST_CHANGES: Final = 8_192
 MOST_BYTES: Final = 8 << 20
@@ -172,7 +172,7 @@ class ChangeReader:
         assert stream is not None
         assert log is not None
         if not self._fed:
-            self._changes = self._taken(stream, log, min(max_rows, MOST_CHANGES))
+            self._changes = self._drain_stream(stream, log, min(max_rows, MOST_CHANGES))
         self._heard_of = self._fed
         if not self._fed:
             await stream.wait(self._other_work)
@@ -192,7 +192,7 @@ class ChangeReader:
         await stream.start(self._position.lsn)
         stream.report(self._confirmed)
 
-    def _taken(self, stream: ReplicationStream, log: ChangeLog, most: int) -> list[Change]:
+    def _drain_stream(self, stream: ReplicationStream, log: ChangeLog, most: int) -> list[Change]:
         """What is at hand. Nothing is awaited between, so that no message is lost."""
         messages = stream.take(most, MOST_BYTES)
         self._fed = bool(messages)

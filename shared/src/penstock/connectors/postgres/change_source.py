@@ -8,18 +8,18 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from penstock.arguments import checked
-from penstock.blocking import run_blocking
 from penstock.connectors import base
 from penstock.connectors.base import Policy, Position, ReadContext, Split, SplitReader, T
 from penstock.connectors.change_rows import check_keys, with_changes
 from penstock.connectors.declaring import declare, zone
+from penstock.connectors.postgres.captured_table import Capture
+from penstock.connectors.postgres.change_positions import ChangePosition
 from penstock.connectors.postgres.sink import Sink
+from penstock.connectors.postgres.slots import CREATE_TIMEOUT, made_slot
+from penstock.connectors.postgres.tables import TablePlace, postgres_type
+from penstock.core.arguments import checked
+from penstock.core.blocking import run_blocking
 from penstock.errors import PipelineError
-from penstock.postgres_tables.captured_table import Capture
-from penstock.postgres_tables.change_positions import ChangePosition
-from penstock.postgres_tables.slots import CREATE_TIMEOUT, made_slot
-from penstock.postgres_tables.tables import TablePlace, postgres_type
 from penstock.settings import Secret
 from penstock.types import Schema
 

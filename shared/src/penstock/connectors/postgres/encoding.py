@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-from penstock.connectors.base import Encoded
-from penstock.connectors.keyed_rows import RETRACTED, KeyedRows, without_bad
+from penstock.connectors.keyed_rows import KeyedRows, TableRowEncoder, encoded_columns
 from penstock.formats.encoding import as_text, json_values
 from penstock.types import (
     BINARY,
@@ -24,56 +24,34 @@ from penstock.types import (
 if TYPE_CHECKING:
     import polars as pl
 
-COLUMN: Final = "c:"
-"""Stands before the names of columns, so that `GONE` is none of them."""
-GONE: Final = "gone"
-"""Whether the row of the key is deleted."""
 _US_PER_HOUR: Final = 3_600_000_000
 _NUL_IN_JSON: Final = r"(^|[^\\])(\\\\)*\\u0000"
 
 
 def encoded_schema(columns: Schema, *, deletes: bool) -> Schema:
     """The columns of encoded rows."""
-    texts = [Field(f"{COLUMN}{name}", STRING, nullable=True) for name in columns.names]
-    return Schema((*texts, *((Field(GONE, BOOLEAN),) if deletes else ())))
+    return encoded_columns((Field(name, STRING) for name in columns.names), deletes=deletes)
 
 
-class RowEncoder:
-    """The encoder of one subtask; see `SinkEncoder`."""
+def row_encoder(where: str, schema: Schema, rows: KeyedRows, *, skips: bool) -> TableRowEncoder:
+    """The encoder of one subtask: `where` leads errors; `skips`: bad rows are counted instead of failing."""
+    return TableRowEncoder(where, rows.columns(schema), rows, skips, copy_text, _unfit, _misfit)
 
-    def __init__(self, where: str, schema: Schema, rows: KeyedRows, *, skips: bool) -> None:
-        """`where` leads errors; `skips`: bad rows are counted instead of failing."""
-        self._where = where
-        self._columns = rows.columns(schema)
-        self._rows = rows
-        self._deletes = rows.deletes
-        self._skips = skips
 
-    def encode(self, frame: pl.DataFrame) -> Encoded:
-        """See `SinkEncoder.encode`."""
-        import polars as pl
+def _unfit(frame: pl.DataFrame, columns: Schema) -> pl.Series:
+    import polars as pl
 
-        frame = self._rows.newest(frame)
-        texts = [copy_text(frame, field) for field in self._columns]
-        made = pl.DataFrame([text.alias(f"{COLUMN}{text.name}") for text in texts])
-        if self._deletes:
-            made = made.with_columns(frame[RETRACTED].fill_null(value=False).alias(GONE))
-        rows = frame.select(self._columns.names)
-        return without_bad(self._where, rows, made, self._bad(frame), self._reason, skips=self._skips)
+    bad = pl.repeat(value=False, n=frame.height, eager=True)
+    for field in columns:
+        if field.type == STRING:
+            bad = bad | frame[field.name].str.contains("\x00", literal=True).fill_null(value=False)
+        elif _is_json(field.type):
+            bad = bad | json_values(frame, field).str.contains(_NUL_IN_JSON).fill_null(value=False)
+    return bad
 
-    def _bad(self, frame: pl.DataFrame) -> pl.Series:
-        bad = self._rows.without_key(frame)
-        for field in self._columns:
-            if field.type == STRING:
-                bad = bad | frame[field.name].str.contains("\x00", literal=True).fill_null(value=False)
-            elif _is_json(field.type):
-                bad = bad | json_values(frame, field).str.contains(_NUL_IN_JSON).fill_null(value=False)
-        return bad
 
-    def _reason(self, row: dict[str, object]) -> str:
-        if missing := self._rows.missing(row):
-            return missing
-        return "a text has a zero character, which Postgres cannot hold"
+def _misfit(_row: Mapping[str, Any], _columns: Schema) -> str:
+    return "a text has a zero character, which Postgres cannot hold"
 
 
 def _is_json(kind: DataType) -> bool:

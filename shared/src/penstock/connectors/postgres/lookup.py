@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Unpack
 
-from penstock.arguments import checked
 from penstock.connectors import lookups
 from penstock.connectors.base import T
 from penstock.connectors.lookups import Key, LookupClient, LookupOptions, check_lookup_keys
-from penstock.postgres_tables.tables import TableColumn, TablePlace, composed, identifier, postgres_type
+from penstock.connectors.postgres.tables import TableColumn, TablePlace, composed, identifier, postgres_type
+from penstock.core.arguments import checked
 from penstock.settings import Secret
 from penstock.types import BINARY, DURATION, INTEGERS, STRING, Field, ListType, MapType, Schema, StructType
 

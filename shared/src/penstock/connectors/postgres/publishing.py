@@ -17,9 +17,9 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.connectors.base import ProducerFencedError, PublishContext, PublishedMark
+from penstock.connectors.postgres.tables import TablePlace, composed
 from penstock.connectors.postgres.writing import TableWriting
 from penstock.errors import ExternalError, PenstockError
-from penstock.postgres_tables.tables import TablePlace, composed
 from penstock.protocol.publishing import ProducerEpoch
 
 if TYPE_CHECKING:

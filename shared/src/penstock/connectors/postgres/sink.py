@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
-from penstock.arguments import checked
-from penstock.blocking import run_blocking
 from penstock.connectors import base
 from penstock.connectors.base import Guarantee, PublishContext, SinkEncoder, SinkPublisher, WriteContext
 from penstock.connectors.gathering import GatheringWriter
-from penstock.connectors.keyed_rows import KeyedRows, TakesChanges, key_of
-from penstock.connectors.postgres.encoding import RowEncoder, encoded_schema
+from penstock.connectors.keyed_rows import KeyedRows, TableRowEncoder, TakesChanges, key_of
+from penstock.connectors.postgres.encoding import encoded_schema, row_encoder
+from penstock.connectors.postgres.tables import TablePlace, postgres_type
 from penstock.connectors.postgres.writing import TableWriting
-from penstock.postgres_tables.tables import TablePlace, postgres_type
+from penstock.core.arguments import checked
+from penstock.core.blocking import run_blocking
 from penstock.settings import Secret
 from penstock.types import Schema
 
@@ -28,7 +28,7 @@ _WHAT: Final = "postgres.Sink"
 class Sink(TakesChanges, base.PublishedSink):
     """Rows into a table of Postgres, exactly once: a transaction per checkpoint and subtask has rows and a mark together.
 
-    Without `key` rows are added. With it, a row replaces the one that has the same key, and a row that is taken back is
+    Without `key` rows are added. With it, a row replaces the one that has the same key, and a row that is retracted is
     deleted (of changes; of updates only where the key has `window_start` or `window_end`, as sessions that are
     retracted): the table is the result. The key needs a unique index, and rows of one key their order, so write such a
     stream as it comes from `key_by`. Needs `penstock[postgres]`.
@@ -110,8 +110,8 @@ class Sink(TakesChanges, base.PublishedSink):
     def _writing(self) -> TableWriting:
         return TableWriting(self.target, self.key, self.create, skips=self.bad_rows == "skip")
 
-    def _encoder(self, schema: Schema) -> RowEncoder:
-        return RowEncoder(self.target.name, schema, self._rows, skips=self.bad_rows == "skip")
+    def _encoder(self, schema: Schema) -> TableRowEncoder:
+        return row_encoder(self.target.name, schema, self._rows, skips=self.bad_rows == "skip")
 
     async def _prepared(self, schema: Schema) -> None:
         with self.target.errors(f"{self.target.name}: "):

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from penstock.connectors.postgres.encoding import COLUMN, GONE, copy_lines
-from penstock.errors import PipelineError
-from penstock.postgres_tables.tables import (
+from penstock.connectors.keyed_rows import COLUMN, GONE
+from penstock.connectors.postgres.encoding import copy_lines
+from penstock.connectors.postgres.tables import (
     TableColumn,
     TablePlace,
     composed,
@@ -20,6 +20,7 @@ from penstock.postgres_tables.tables import (
     postgres_type,
     refuses_row,
 )
+from penstock.errors import PipelineError
 from penstock.types import FLOATS, INTEGERS, STRING, DataType, DecimalType, Scalar, Schema
 
 if TYPE_CHECKING:

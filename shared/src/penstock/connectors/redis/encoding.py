@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.connectors.base import Encoded
-from penstock.connectors.keyed_rows import RETRACTED, KeyedRows, without_bad
+from penstock.connectors.keyed_rows import COLUMN, GONE, RETRACTED, KeyedRows, without_bad
 from penstock.connectors.lookups import KeyTemplate
 from penstock.formats.encoding import as_text, json_values
 from penstock.types import BINARY, BOOLEAN, FLOATS, STRING, Field, ListType, MapType, Schema, StructType
@@ -13,12 +13,8 @@ from penstock.types import BINARY, BOOLEAN, FLOATS, STRING, Field, ListType, Map
 if TYPE_CHECKING:
     import polars as pl
 
-COLUMN: Final = "c:"
-"""Stands before the names of columns, so that the other columns are none of them."""
 NAME: Final = "name"
 """Of the hash; rows of streams have none."""
-GONE: Final = "gone"
-"""Whether the fields of the hash are deleted."""
 
 
 def encoded_schema(columns: Schema, *, named: bool) -> Schema:

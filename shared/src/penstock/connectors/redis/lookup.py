@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Unpack
 
 import msgspec
 
-from penstock.arguments import checked
 from penstock.connectors import lookups
 from penstock.connectors.base import T
 from penstock.connectors.lookups import Key, KeyTemplate, LookupClient, LookupOptions, template_parts
 from penstock.connectors.redis.places import RedisPlace
+from penstock.core.arguments import checked
 from penstock.errors import BadRecordError
 from penstock.settings import Secret
 from penstock.types import BINARY, BOOLEAN, FLOATS, INTEGERS, Field, ListType, MapType, Schema, StructType

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from penstock.connectors.base import ProducerFencedError, PublishContext, PublishedMark
-from penstock.connectors.redis.encoding import COLUMN, GONE, NAME
+from penstock.connectors.keyed_rows import COLUMN, GONE
+from penstock.connectors.redis.encoding import NAME
 from penstock.connectors.redis.places import RedisPlace
 from penstock.errors import PipelineError, RefusedRowError
 from penstock.protocol.publishing import ProducerEpoch

@@ -7,8 +7,6 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
-from penstock.arguments import checked
-from penstock.blocking import run_blocking
 from penstock.connectors import base
 from penstock.connectors.base import Guarantee, PublishContext, SinkEncoder, SinkPublisher, WriteContext
 from penstock.connectors.gathering import GatheringWriter
@@ -16,9 +14,11 @@ from penstock.connectors.keyed_rows import KeyedRows
 from penstock.connectors.lookups import KeyTemplate, template_columns
 from penstock.connectors.redis.encoding import RedisEncoder, encoded_schema
 from penstock.connectors.redis.places import RedisPlace
+from penstock.core.arguments import checked
+from penstock.core.blocking import run_blocking
+from penstock.core.times import Duration, duration_us, format_duration
 from penstock.errors import PipelineError
 from penstock.settings import Secret
-from penstock.times import Duration, duration_us, format_duration
 from penstock.types import Schema
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from penstock.state.keyed_backend import (
     warn_left_behind,
 )
 from penstock.state.keyed_state import Binding, KeyCursor, StoredRow, array_of, folding
-from penstock.state.rocks.changed import ChangedKeys, ClosedWindows
+from penstock.state.rocks.changed import ChangedKeys, ClosedEpochs
 from penstock.state.rocks.layout import (
     END,
     EVENT_SLOT,
@@ -144,7 +144,7 @@ class IncrementalRocks(KeyedRocks):
 
     def __init__(
         self, header: Mapping[str, Any], keys: Schema, places: Places, frozen: Pairs, now_us: int,
-        changed: ClosedWindows, entries: FrozenEntries,
+        changed: ClosedEpochs, entries: FrozenEntries,
     ) -> None:  # fmt: skip
         super().__init__(header, keys, places, frozen, now_us)
         self._changed = changed
@@ -152,25 +152,25 @@ class IncrementalRocks(KeyedRocks):
         self._by_entry = False
 
     @property
-    def window(self) -> int:
+    def epoch(self) -> int:
         """The number of this freeze."""
         return self._changed.number
 
-    def knows_since(self, window: int) -> bool:
+    def knows_since(self, epoch: int) -> bool:
         """Whether all is known that was changed since that freeze."""
-        return self._changed.known_from <= window
+        return self._changed.known_from <= epoch
 
     def full(self) -> Iterable[tuple[int, bytes]]:
         """Segments of all entries, to which deltas may be added."""
         self._begin(NUMBERED)
         return self.segments()
 
-    def delta(self, window: int) -> Iterable[tuple[int, bytes]]:
+    def delta(self, epoch: int) -> Iterable[tuple[int, bytes]]:
         """Segments of what was changed since that freeze, which is in a COMPLETE: earlier changes may be forgotten."""
         self._begin(CHANGES)
         self._frozen = iter(())
         entries = self._entries
-        return self.encoded((place, entries.get(place)) for place in self._changed.since(window))
+        return self.encoded((place, entries.get(place)) for place in self._changed.since(epoch))
 
     def _begin(self, kind: str) -> None:
         self._header["kind"] = kind

@@ -1,8 +1,9 @@
-"""Which keys of the database have changed between two freezes, so that a snapshot need not read all of it.
+"""Which keys of the database have changed in which epoch, so that an incremental snapshot need not read all of it.
 
-A window is what lies between two freezes of an operator. Only keys are kept, in memory and within a bound; what they are
-is read from the frozen database when a delta is written. Where the bound is passed nothing is known of that window, and
-the snapshot is a full one.
+An epoch is what lies between two freezes of an operator, as in `penstock.state.freezes`. Only the keys that were written
+or removed are remembered, in memory and within a bound; their values are read from the frozen database when a delta is
+written. Where the bound is exceeded nothing is known of that epoch, and the next snapshot is a full one. Keys of epochs
+up to one since which a delta was written are forgotten: a subtask never builds upon an older COMPLETE again.
 """
 
 from __future__ import annotations
@@ -16,31 +17,31 @@ import polars as pl
 from penstock.state.rocks.store import Changes
 
 MOST_BYTES: Final = 64 << 20
-"""What the changed keys of an operator take at most, about."""
+"""Approximate bound of the memory that the changed keys of an operator take."""
 _PACKED_KEYS: Final = 100_000
-"""So many are put into a column: there they take a fourth of the memory."""
+"""So many keys are packed into a column, where they take a fourth of the memory."""
 _KEY_BYTES: Final = 100
-"""What a key takes in a set, about."""
+"""Approximate memory of a key in a set."""
 _READ_KEYS: Final = 65_536
 
 Keys = pl.Series | Collection[bytes]
 
 
 @dataclass(frozen=True)
-class ClosedWindows:
+class ClosedEpochs:
     """The changed keys as they are known at a freeze. Readable from any thread."""
 
     number: int
-    """Of the window that the freeze closes."""
+    """The number of the epoch that the freeze closes."""
     known_from: int
-    """Of the windows behind this one all changes are known."""
+    """All changes are known of the epochs above this one."""
     parts: tuple[tuple[int, Keys], ...]
     _owner: ChangedKeys
 
-    def since(self, window: int) -> Iterator[bytes]:
-        """The keys that changed behind this window, in order; what changed up to it is not asked for again."""
-        self._owner.asked_since = max(window, self._owner.asked_since)
-        parts = [_column(keys) for number, keys in self.parts if number > window]
+    def since(self, epoch: int) -> Iterator[bytes]:
+        """The keys that changed since this epoch, in order. Those that changed up to it are not asked for again."""
+        self._owner.asked_since = max(epoch, self._owner.asked_since)
+        parts = [_column(keys) for number, keys in self.parts if number > epoch]
         if parts:
             keys = pl.concat(parts).unique().sort()
             for start in range(0, len(keys), _READ_KEYS):
@@ -48,11 +49,11 @@ class ClosedWindows:
 
 
 class ChangedKeys:
-    """What the database of an operator was told, by windows. Nothing is kept before the first freeze."""
+    """Remembers the keys that are written to an operator's database, by epoch. It begins with the first freeze."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.asked_since = 0
-        """Set by the thread that writes a delta."""
+        """The newest epoch since which a delta was written; set by the thread that writes it."""
         self._most_bytes = most_bytes
         self._closed = 0
         self._known_from = 1
@@ -61,7 +62,7 @@ class ChangedKeys:
         self._parts: list[tuple[int, Keys]] = []
 
     def note(self, changes: Changes) -> None:
-        """These were written."""
+        """Remember the keys of these changes."""
         if not self._keeping:
             return
         self._current.update(changes)
@@ -71,8 +72,8 @@ class ChangedKeys:
             if self._size() > self._most_bytes:
                 self._give_up()
 
-    def close(self) -> ClosedWindows:
-        """A freeze: what comes next belongs to another window. Takes microseconds."""
+    def close(self) -> ClosedEpochs:
+        """Close the current epoch, as the database is frozen. This takes microseconds."""
         self._closed += 1
         if self._current:
             self._parts.append((self._closed, self._current))
@@ -83,7 +84,7 @@ class ChangedKeys:
             self._known_from = self._closed
         self._keeping = True
         known_from = max(self._known_from, self.asked_since)
-        return ClosedWindows(self._closed, known_from, tuple(self._parts), self)
+        return ClosedEpochs(self._closed, known_from, tuple(self._parts), self)
 
     def _give_up(self) -> None:
         self._parts.clear()

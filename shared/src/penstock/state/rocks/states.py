@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 import msgspec
 import polars as pl
 
-from penstock.arguments import plain
+from penstock.core.arguments import plain
 from penstock.state.backend import ABSENT
 from penstock.state.codec import is_scalar
 from penstock.state.declarations import ListState, MapState, State, ValueState
@@ -394,10 +394,10 @@ class RocksMapState(MapState[Any, Any], RocksState):
         slot = self._slot
         data = slot.store.get(slot.prefix(self._cursor.key) + self._subkey(key))
         self.held += _BESIDE_BYTES
-        entries[key] = ABSENT if data is None else self._taken(key, data)
+        entries[key] = ABSENT if data is None else self._decode_entry(key, data)
         return entries[key]
 
-    def _taken(self, key: Any, data: bytes) -> Entry:
+    def _decode_entry(self, key: Any, data: bytes) -> Entry:
         self.held += len(data) + _BESIDE_BYTES
         if not self._codec.immutable:
             self._handed[self._cursor.key, key] = data
@@ -447,7 +447,7 @@ class RocksMapState(MapState[Any, Any], RocksState):
             for found, data in slot.store.scan(prefix, end_of(prefix)):
                 key = self._key_codec.decode(found[len(prefix) :])
                 if key not in entries:
-                    entries[key] = self._taken(key, data)
+                    entries[key] = self._decode_entry(key, data)
             self._whole.add(current)
         return entries
 

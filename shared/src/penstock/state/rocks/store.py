@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from penstock.core.scratch import Scratch
 from penstock.errors import ExternalError, UsageError
-from penstock.scratch import Scratch
 
 if TYPE_CHECKING:
     from rocksdict import Cache, Rdict, RdictIter, ReadOptions

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from penstock.state.backend import ABSENT
 from penstock.state.columns import key_frame
-from penstock.state.rocks.changed import ChangedKeys, ClosedWindows
+from penstock.state.rocks.changed import ChangedKeys, ClosedEpochs
 from penstock.state.rocks.layout import END, GROUP_BYTES, Places
 from penstock.state.rocks.store import MOST_HELD_BYTES, Changes, FrozenEntries, Pairs, RocksStore
 from penstock.types import Schema
@@ -30,7 +30,7 @@ class FrozenRocksTable:
 
     by_key_group: Final = True
 
-    def __init__(self, places: Places, pairs: Pairs, changes: tuple[ClosedWindows, FrozenEntries] | None) -> None:
+    def __init__(self, places: Places, pairs: Pairs, changes: tuple[ClosedEpochs, FrozenEntries] | None) -> None:
         self._places = places
         self._pairs = pairs
         self._changes = changes
@@ -41,15 +41,15 @@ class FrozenRocksTable:
         for place, data in self._pairs:
             yield self._key(place), pickle.loads(data)
 
-    def knows_since(self, window: int) -> bool:
+    def knows_since(self, epoch: int) -> bool:
         """Whether all is known that was changed since that freeze."""
-        return self._changes is not None and self._changes[0].known_from <= window
+        return self._changes is not None and self._changes[0].known_from <= epoch
 
-    def since(self, window: int) -> Iterator[tuple[Any, Any]]:
-        """Every key that was written or removed behind that window once, with its row, or `ABSENT`."""
+    def since(self, epoch: int) -> Iterator[tuple[Any, Any]]:
+        """Every key that was written or removed behind that epoch once, with its row, or `ABSENT`."""
         assert self._changes is not None
         changed, entries = self._changes
-        for place in changed.since(window):
+        for place in changed.since(epoch):
             data = entries.get(place)
             yield self._key(place), ABSENT if data is None else pickle.loads(data)
 

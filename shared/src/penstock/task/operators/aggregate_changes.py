@@ -20,11 +20,14 @@ from typing import Any, ClassVar, Final, cast
 import numpy as np
 import polars as pl
 
-from penstock.batches import EVENT_TIME
+from penstock.core.batches import EVENT_TIME
 from penstock.errors import IncompatibleStateError, UserCodeError, without_context
 from penstock.expressions import AggregatePlan, Expr, columns_of, count, is_of_distinct, is_subtractable
-from penstock.graph.former_nulls import null_by_now
-from penstock.graph.logical import RETRACTED, AggregateChanges, Node, WindowChanges
+from penstock.functions.windows.definitions import RETRACTED
+from penstock.plan.former_nulls import null_by_now
+from penstock.plan.logical import Node
+from penstock.plan.operations.aggregate_changes import AggregateChanges
+from penstock.plan.operations.window_changes import WindowChanges
 from penstock.state.columns import canonical_keys, joined_by_keys, key_frame, key_values
 from penstock.state.counted_rows import COUNT, HAD, LEFT, UNKNOWN, CountedRows, followed
 from penstock.state.freezes import Freezes
@@ -155,8 +158,8 @@ class AggregateChangesOperator(Operator):
         if self._others is not None and keys:
             self._others.kept_rows.remove(key_frame(keys, self._keys))
 
-    def go_on(self) -> bool:
-        return self._others is not None and self._others.kept_rows.go_on()
+    def run_background_slice(self) -> bool:
+        return self._others is not None and self._others.kept_rows.run_background_slice()
 
     def _sent(self, kept: pl.DataFrame) -> pl.DataFrame:
         """The results of keys that have one."""
@@ -313,7 +316,7 @@ class _OfRows:
 
     def freeze(self) -> Beside:
         """All rows as they are now."""
-        frames = [(run.window, [run.rows().frame]) for run in self.kept_rows.freeze()]
+        frames = [(run.epoch, [run.rows().frame]) for run in self.kept_rows.freeze()]
         return Beside({**self.kept.polars(), COUNT: pl.Int64()}, frames)
 
     def load(self, rows: pl.DataFrame) -> None:

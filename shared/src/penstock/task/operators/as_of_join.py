@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from penstock.batches import EVENT_TIME, WATERMARK
-from penstock.graph.logical import AsOf, Join, Node
+from penstock.core.batches import EVENT_TIME, WATERMARK
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
+from penstock.functions.windows.definitions import AsOf
+from penstock.plan.logical import Node
+from penstock.plan.operations.join import Join
 from penstock.state.columns import canonical_keys
 from penstock.state.freezes import Freezes
 from penstock.state.sorted_runs import SortedRuns, TimedRows
@@ -21,7 +24,6 @@ from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, Re
 from penstock.task.operators.join_rows import LEFT, RIGHT, JoinedSchema, JoiningOperator, JoinState, restored_rows
 from penstock.task.operators.progress import GroupWatermarks
 from penstock.task.operators.waiting_rows import WaitingRows
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,7 +40,10 @@ class AsOfJoinOperator(JoiningOperator):
         self._keeps_unmet = operation.how == "left"
         self._tolerance = operation.time.tolerance_us
         self._freezes = Freezes()
-        self._versions = SortedRuns(self._schema.keys.names, newest_only=True, freezes=self._freezes)
+        self._nulls_equal = operation.nulls_equal
+        self._versions = SortedRuns(
+            self._schema.keys.names, newest_only=True, nulls_equal=self._nulls_equal, freezes=self._freezes
+        )
         self._waiting = WaitingRows(self._freezes)
         self._context: OperatorContext
         self._watermarks: GroupWatermarks
@@ -69,7 +74,10 @@ class AsOfJoinOperator(JoiningOperator):
             self._keep(self._timed(rows))
 
     def _keep(self, versions: TimedRows) -> None:
-        """Those that a row may meet: null is equal to nothing."""
+        """Those that a row may meet: null is equal to nothing, unless it is a key like others."""
+        if self._nulls_equal:
+            self._versions.add(versions, self._versions.hashes(versions.frame))
+            return
         keys = versions.frame.select(self._schema.keys.names)
         there = ~keys.select(pl.any_horizontal(pl.all().is_null())).to_series().to_numpy()
         kept = versions if there.all() else versions.take(there)
@@ -82,8 +90,8 @@ class AsOfJoinOperator(JoiningOperator):
 
     # -- time -----------------------------------------------------------------------------------------------------------
 
-    def go_on(self) -> bool:
-        return self._versions.go_on() or self._waiting.go_on()
+    def run_background_slice(self) -> bool:
+        return self._versions.run_background_slice() or self._waiting.run_background_slice()
 
     def fire_due(self, watermark: int, output: Output) -> bool:
         reached = self._watermarks.advance(watermark)
@@ -115,7 +123,7 @@ class AsOfJoinOperator(JoiningOperator):
         if not self._keeps_unmet:
             unmet = unmet[:0]
         own = rows[unmet]
-        return [*parts, (unmet, self._schema.alone(LEFT, own).with_columns(own[EVENT_TIME]))]
+        return [*parts, (unmet, self._schema.unmatched(LEFT, own).with_columns(own[EVENT_TIME]))]
 
     def _newest(self, rows: pl.DataFrame, times: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The run and the place there of the version of each row, -1 if it has none."""

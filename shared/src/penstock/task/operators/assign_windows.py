@@ -7,12 +7,13 @@ from typing import cast
 import numpy as np
 import polars as pl
 
-from penstock.batches import EVENT_TIME, hidden_of
-from penstock.graph.logical import AssignWindows, Node
+from penstock.core.batches import EVENT_TIME, hidden_of
+from penstock.core.times import MIN_WATERMARK
+from penstock.plan.logical import Node
+from penstock.plan.operations.assign_windows import AssignWindows
 from penstock.task.operator import Operator, Output
 from penstock.task.operators.join_rows import LEFT
 from penstock.task.operators.join_times import WindowMeeting
-from penstock.times import MIN_WATERMARK
 
 
 class AssignWindowsOperator(Operator):

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from penstock.core.times import format_duration
 from penstock.errors import BadRecordError, ExternalError, PenstockError, PipelineError, UserCodeError, described, shown
-from penstock.graph.logical import CallSettings
-from penstock.times import format_duration
+from penstock.plan.operations.calls import CallSettings
 
 if TYPE_CHECKING:
     import polars as pl
@@ -71,12 +71,12 @@ class Caller:
         self._runner: asyncio.Runner | None = None
         self._has_come = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._came: Callable[[Call], None]
+        self._on_done: Callable[[Call], None]
         self._metrics: OperatorMetrics
 
-    def open(self, came: Callable[[Call], None], metrics: OperatorMetrics) -> None:
-        """Begin; `came` is called when a call is done, or has failed for good."""
-        self._came, self._metrics = came, metrics
+    def open(self, on_done: Callable[[Call], None], metrics: OperatorMetrics) -> None:
+        """Begin; `on_done` is called when a call is done, or has failed for good."""
+        self._on_done, self._metrics = on_done, metrics
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -141,7 +141,7 @@ class Caller:
             self._fail(error, f"{self._where}{_said(error)}; row: {shown(call.argument)}")
         call.done = True
         self._has_come.set()
-        self._came(call)
+        self._on_done(call)
 
     def _fail(self, error: BaseException, message: str) -> None:
         if self._failure is None:

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import polars as pl
 
-from penstock.batches import EVENT_TIME, WATERMARK, with_watermarks
+from penstock.core.batches import EVENT_TIME, WATERMARK, with_watermarks
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK, from_micros, to_micros
 from penstock.errors import PenstockError, UserCodeError, described
-from penstock.process_functions import OutputTag, is_per_batch, overrides
+from penstock.functions.process_functions import OutputTag, is_per_batch, overrides
 from penstock.state.batch_keys import BatchKeys
 from penstock.state.keyed_state import NO_KEY
 from penstock.task.exchange import joined
@@ -37,12 +38,11 @@ from penstock.task.operators.process import (
     carried_watermarks,
     timer_us,
 )
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK, from_micros, to_micros
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from penstock.graph.logical import Node
+    from penstock.plan.logical import Node
 
 _TIME = pl.Datetime("us", "UTC")
 _LAST_MOMENT_US = to_micros(datetime.max.replace(tzinfo=from_micros(0).tzinfo))
@@ -421,7 +421,7 @@ class KeyedBatchProcessOperator(BatchProcessBase, KeyedProcessOperator):
 
     def _with_fired(self, results: dict[str | None, Ordered], timers: CallTimers) -> dict[str | None, Ordered]:
         """The results of a call with those of the timers between them."""
-        for tag, emitted in self._run.taken():
+        for tag, emitted in self._run.drain():
             writer = self._writer if tag is None else self._side_writers[tag]
             marks = np.asarray(emitted.marks, np.int64)
             order = np.argsort(marks, kind="stable")  # those before the call and those behind it are in order of time

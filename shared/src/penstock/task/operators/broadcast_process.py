@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.errors import PenstockError, UserCodeError
-from penstock.process_functions import OutputTag
+from penstock.functions.process_functions import OutputTag
 from penstock.state.declarations import declared_states
 from penstock.state.keyed_state import NO_KEY
 from penstock.state.operator_state import BroadcastStates
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from penstock.graph.logical import Node
+    from penstock.plan.logical import Node
 
 
 class _WithoutKey:
@@ -81,7 +81,9 @@ class _BroadcastInput(ProcessBase):
             object.__setattr__(process, name, bound)
         return process
 
-    def _taken(self, frame: pl.DataFrame, output: Output, come: Callable[[int], Iterator[None]]) -> Iterator[None]:
+    def _process_broadcast(
+        self, frame: pl.DataFrame, output: Output, come: Callable[[int], Iterator[None]]
+    ) -> Iterator[None]:
         """Take broadcast rows; before each event time comes to what it carries, where others may run."""
         run, row = self._run, None
         marks = iter(carried_marks(frame, run))
@@ -113,7 +115,7 @@ class BroadcastProcessOperator(_BroadcastInput, ProcessOperator):
         if number == 0:
             self.process(frame, output)
         else:
-            self.take(self._taken(frame, output, self._come))
+            self.take(self._process_broadcast(frame, output, self._come))
 
     def _come(self, watermark: int) -> Iterator[None]:
         self._run.watermark_us = self._run.mark = max(self._run.watermark_us, watermark)
@@ -139,7 +141,7 @@ class KeyedBroadcastProcessOperator(_BroadcastInput, KeyedProcessOperator):
     def _processed(self, number: int, frame: pl.DataFrame, output: Output) -> Iterator[None]:
         if number == 0:
             return super()._processed(number, frame, output)
-        return self._taken(frame, output, lambda watermark: self._come(watermark, output))
+        return self._process_broadcast(frame, output, lambda watermark: self._come(watermark, output))
 
     def _come(self, watermark: int, output: Output) -> Iterator[None]:
         run = self._run

@@ -14,12 +14,16 @@ from typing import Final, cast
 import numpy as np
 import polars as pl
 
-from penstock.batches import EVENT_TIME
 from penstock.connectors.base import ChangeSource
 from penstock.connectors.change_rows import UNCHANGED
-from penstock.graph.logical import RETRACTED, KeyBy, Node, Read, ToChanges
+from penstock.core.batches import EVENT_TIME
+from penstock.functions.windows.definitions import RETRACTED
+from penstock.plan.logical import Node
+from penstock.plan.operations.key_by import KeyBy
+from penstock.plan.operations.read import Read
+from penstock.plan.operations.to_changes import ToChanges
 from penstock.state.columns import canonical_keys, key_values
-from penstock.state.counted_rows import COUNT
+from penstock.state.counted_rows import COUNT, counted
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.keyed_table import INDEX, KeyedTable
@@ -160,6 +164,22 @@ def changes(
     gone, come = before.with_columns(pl.lit(True).alias(RETRACTED)), after.with_columns(pl.lit(False).alias(RETRACTED))
     changed = pl.concat([gone, come]).sort(INDEX, maintain_order=True)
     return beside[changed[INDEX] // each].hstack(changed.drop(INDEX))
+
+
+def changed_rows(before: pl.DataFrame, after: pl.DataFrame, beside: pl.DataFrame) -> pl.DataFrame:
+    """What is taken back and what is added where there are other rows, in whatever order: those of each number together.
+
+    Args:
+        before: the former rows with `INDEX`; equal ones are counted.
+        after: the new ones, with the same columns.
+        beside: by number, what stands beside both: the keys.
+    """
+    signed = [rows.with_columns(pl.lit(sign, pl.Int64).alias(COUNT)) for rows, sign in ((before, -1), (after, 1))]
+    changed = counted(pl.concat(signed), before.columns)
+    changed = changed.sort(INDEX, pl.col(COUNT) > 0, maintain_order=True)
+    changed = changed[np.repeat(np.arange(changed.height), changed[COUNT].abs().to_numpy())]
+    changed = changed.with_columns((pl.col(COUNT) < 0).alias(RETRACTED))
+    return beside[changed[INDEX]].hstack(changed.drop(INDEX, COUNT))
 
 
 def _equal(one: pl.DataFrame, other: pl.DataFrame, names: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -1,4 +1,4 @@
-"""The columnar operators without state: projections, filters and `explode`, each one Polars call per batch.
+"""The columnar operators without state: projections, filters, `explode` and grouping sets, one Polars call per batch.
 
 Expressions are compiled once. The hidden event time, where a stream has it, goes along with its row. What Polars
 refuses at run time (mostly a strict cast) comes out as `UserCodeError` that names the operator and the expression.
@@ -9,47 +9,64 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
+import numpy as np
 import polars as pl
 
-from penstock.batches import hidden_of
+from penstock.core.batches import hidden_of
 from penstock.errors import UserCodeError, without_context
 from penstock.expressions import columns_of, to_polars
+from penstock.plan.operations.expand import GROUPING_ID
 from penstock.task.operator import Operator, Output
 
 if TYPE_CHECKING:
     from penstock.expressions import Expr
-    from penstock.graph.logical import Explode, Filter, Node, Project
+    from penstock.plan.logical import Node
+    from penstock.plan.operations.expand import Expand
+    from penstock.plan.operations.explode import Explode
+    from penstock.plan.operations.filter import Filter
+    from penstock.plan.operations.project import Project
 
 _ANCHOR: Final = "__anchor"
 
 
 class ProjectOperator(Operator):
-    """`select`, `with_columns`, `drop` and `rename`: every output column is an expression over the input."""
+    """`select`, `with_columns`, `drop` and `rename`: every output column is an expression over the input.
+
+    Columns that nobody behind needs may not have crossed the exchange in front; those that are handed on as they are
+    are left out then.
+    """
 
     def __init__(self, node: Node) -> None:
         operation = cast("Project", node.operation)
         schema = node.inputs[0].schema
         self._where = f"{operation.verb} ({node.operator_id})"
         self._written = operation.columns
+        self._reads = [columns_of(expr) for _, expr in operation.columns]
         self._columns = [to_polars(expr, schema, operation.verb).alias(name) for name, expr in operation.columns]
-        # A projection of constants only would give one row whatever the input: a column of the input sets the length.
-        self._constant = not any(columns_of(expr) for _, expr in operation.columns)
 
     def process(self, frame: pl.DataFrame, output: Output) -> None:
         """Compute the columns."""
+        there = frozenset(frame.columns)
+        known = [place for place, reads in enumerate(self._reads) if reads <= there]
+        columns = [self._columns[place] for place in known]
         try:
-            output_frame = self._project(frame)
+            output_frame = self._project(frame, columns, constant=not any(self._reads[place] for place in known))
         except pl.exceptions.PolarsError as error:
-            raise _failure(self._where, frame, self._written, self._columns, error) from error
+            written = tuple(self._written[place] for place in known)
+            raise expression_failure(self._where, frame, written, columns, error) from error
         output.rows(output_frame)
 
-    def _project(self, frame: pl.DataFrame) -> pl.DataFrame:
+    @staticmethod
+    def _project(frame: pl.DataFrame, columns: list[pl.Expr], *, constant: bool) -> pl.DataFrame:
         hidden = hidden_of(frame)
         if hidden:
-            return frame.select(*self._columns, *hidden)
-        if self._constant:
-            return frame.select(pl.first().alias(_ANCHOR), *self._columns).drop(_ANCHOR)
-        return frame.select(self._columns)
+            return frame.select(*columns, *hidden)
+        if constant:  # alone they would give one row whatever the input: a column of it sets the length
+            return frame.select(pl.first().alias(_ANCHOR), *columns).drop(_ANCHOR)
+        found = frame.select(columns)
+        if found.height != frame.height:
+            raise pl.exceptions.ShapeError(f"{frame.height:,} rows became {found.height:,}, which is a bug: report it")
+        return found
 
 
 class FilterOperator(Operator):
@@ -67,7 +84,7 @@ class FilterOperator(Operator):
             kept = frame.filter(self._predicate)
         except pl.exceptions.PolarsError as error:
             written = (("", self._written),)
-            raise _failure(self._where, frame, written, [self._predicate], error) from error
+            raise expression_failure(self._where, frame, written, [self._predicate], error) from error
         if kept.height:
             output.rows(kept)
 
@@ -92,7 +109,35 @@ class ExplodeOperator(Operator):
         output.rows(exploded)
 
 
-def _failure(
+class ExpandOperator(Operator):
+    """The copies of a row stay together, so that the watermarks that rows carry never go back."""
+
+    def __init__(self, node: Node) -> None:
+        operation = cast("Expand", node.operation)
+        self._copies = len(operation.sets)
+        ids = [operation.grouping_id(each) for each in operation.sets]
+        self._grouping_ids = pl.Series(GROUPING_ID, ids, pl.Int64)
+        left_out = {
+            name: [number for number, each in zip(ids, operation.sets, strict=True) if name not in each]
+            for name in operation.columns
+        }
+        self._columns = [
+            pl.when(~pl.col(GROUPING_ID).is_in(numbers)).then(pl.col(name)).alias(name)
+            for name, numbers in left_out.items()
+            if numbers
+        ]
+        self._names = node.schema.names
+
+    def process(self, frame: pl.DataFrame, output: Output) -> None:
+        """Repeat rows."""
+        copies = frame[np.repeat(np.arange(frame.height), self._copies)]
+        ids = self._grouping_ids.gather(np.tile(np.arange(self._copies), frame.height))
+        expanded = copies.with_columns(ids).with_columns(self._columns)
+        names = [name for name in self._names if name in expanded.columns]
+        output.rows(expanded.select(*names, *hidden_of(frame)))
+
+
+def expression_failure(
     where: str,
     frame: pl.DataFrame,
     written: tuple[tuple[str, Expr], ...],
@@ -110,7 +155,7 @@ def _failure(
     return UserCodeError(f"{where}: {without_context(error)}")
 
 
-_ADVICE: Final = "use strict=False to get null instead, or filter such rows out before"
+_ADVICE: Final = "use strict=False (in SQL: TRY_CAST) to get null instead, or filter such rows out before"
 
 
 def _refusal(evaluate: Callable[[], object]) -> str | None:

@@ -11,8 +11,9 @@ from typing import Any, Final, cast
 
 import polars as pl
 
-from penstock.batches import EVENT_TIME
-from penstock.graph.logical import Deduplicate, Node
+from penstock.core.batches import EVENT_TIME
+from penstock.plan.logical import Node
+from penstock.plan.operations.deduplicate import Deduplicate
 from penstock.state.columns import canonical_keys, key_values
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.batches import visible
 from penstock.connectors.base import SinkEncoder
+from penstock.core.batches import visible
 from penstock.task.operator import Operator, OperatorContext, Output, RestoredState
 
 if TYPE_CHECKING:

@@ -11,11 +11,12 @@ from typing import cast
 
 import polars as pl
 
-from penstock.batches import EVENT_TIME, visible, with_watermarks
+from penstock.core.batches import EVENT_TIME, visible, with_watermarks
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.errors import UserCodeError
-from penstock.graph.logical import AssignEventTime, Node
+from penstock.plan.logical import Node
+from penstock.plan.operations.event_time import AssignEventTime
 from penstock.task.operator import Operator, OperatorContext, Output, RestoredState
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 
 class EventTimeOperator(Operator):

@@ -13,15 +13,17 @@ from typing import Final, cast
 import numpy as np
 import polars as pl
 
-from penstock.batches import EVENT_TIME
-from penstock.graph.logical import RETRACTED, LastRows, Node
+from penstock.core.batches import EVENT_TIME
+from penstock.core.times import MAX_WATERMARK
+from penstock.functions.windows.definitions import RETRACTED
+from penstock.plan.logical import Node
+from penstock.plan.operations.last_rows import LastRows
 from penstock.state.columns import canonical_keys, key_frame, key_values
 from penstock.state.counted_rows import COUNT, CountedRows
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.changes import count_of_change
 from penstock.task.operators.keyed_table import KeyedTable
-from penstock.times import MAX_WATERMARK
 from penstock.types import polars_type
 
 _KIND: Final = "final"
@@ -34,7 +36,7 @@ class _AtTheEnd(Operator):
     _names: list[str]
 
     @abstractmethod
-    def _taken(self) -> pl.DataFrame:
+    def _drain(self) -> pl.DataFrame:
         """The rows that are left, which are forgotten: a checkpoint from here on must not send them again."""
 
     def advance(self, watermark: int, output: Output) -> None:
@@ -43,7 +45,7 @@ class _AtTheEnd(Operator):
 
     def fire_due(self, watermark: int, output: Output) -> bool:
         if watermark == MAX_WATERMARK:
-            for rows in self._taken().iter_slices(_ROWS_PER_FRAME):
+            for rows in self._drain().iter_slices(_ROWS_PER_FRAME):
                 output.rows(rows.select(self._names))
         return False
 
@@ -78,7 +80,7 @@ class FinalOperator(_AtTheEnd):
             self._table.remove(key_values(rows.filter(pl.col(self._retracted)), self._keys))
         self._table.maintain(len(keys))
 
-    def _taken(self) -> pl.DataFrame:
+    def _drain(self) -> pl.DataFrame:
         keys = self._table.all_keys()
         rows = key_frame(keys, self._keys).hstack(self._table.find(keys).select(self._types.keys()))
         self._table.clear()
@@ -115,10 +117,10 @@ class RowsThatHoldOperator(_AtTheEnd):
     def process(self, frame: pl.DataFrame, output: Output) -> None:
         self._rows.add(canonical_keys(frame, self._keys).with_columns(count_of_change()))
 
-    def go_on(self) -> bool:
-        return self._rows.go_on()
+    def run_background_slice(self) -> bool:
+        return self._rows.run_background_slice()
 
-    def _taken(self) -> pl.DataFrame:
+    def _drain(self) -> pl.DataFrame:
         rows = self._rows.all()
         self._rows.clear()
         if self._newest:

@@ -17,15 +17,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from penstock.batches import EVENT_TIME, WATERMARK
-from penstock.graph.logical import AsOf, Join, Node, Within
+from penstock.core.batches import EVENT_TIME, WATERMARK
+from penstock.functions.windows.definitions import AsOf, Within
+from penstock.plan.logical import Node
+from penstock.plan.operations.join import Join
 from penstock.state.columns import canonical_keys
 from penstock.state.freezes import Freezes
 from penstock.state.sorted_runs import Matches, Run, SortedRuns, TimedRows
 from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.join_rows import (
     LEFT,
-    LONELY,
+    PRESERVED_SIDES,
     JoinedSchema,
     JoiningOperator,
     JoinState,
@@ -33,6 +35,7 @@ from penstock.task.operators.join_rows import (
     restored_rows,
 )
 from penstock.task.operators.join_times import Meeting, WindowMeeting, WithinMeeting
+from penstock.task.operators.pair_conditions import PairCondition
 from penstock.task.operators.progress import GroupWatermarks
 
 if TYPE_CHECKING:
@@ -61,11 +64,13 @@ class JoinOperator(JoiningOperator):
         self._meeting: Meeting = (
             WithinMeeting(operation.time) if isinstance(operation.time, Within) else WindowMeeting(operation.time)
         )
-        self._schema = JoinedSchema(node)
+        self._schema = JoinedSchema(node, where=operation.where)
+        self._condition = None if operation.where is None else PairCondition(operation.where, self._schema)
         self._sends_pairs = operation.how not in ("semi", "anti")
-        self._lonely = LONELY[operation.how]
+        self._preserved = PRESERVED_SIDES[operation.how]
         self._freezes = Freezes()
-        self._runs = tuple(SortedRuns(self._schema.keys.names, freezes=self._freezes) for _ in node.inputs)
+        keys, nulls_equal = self._schema.keys.names, operation.nulls_equal
+        self._runs = tuple(SortedRuns(keys, nulls_equal=nulls_equal, freezes=self._freezes) for _ in node.inputs)
         self._met_since: list[Met] = []
         self._context: OperatorContext
         self._watermarks: GroupWatermarks
@@ -96,7 +101,7 @@ class JoinOperator(JoiningOperator):
             rows = rows[placed.rows]
         taken = TimedRows(rows, placed.moments, placed.until, np.zeros(rows.height, np.bool_))
         hashes = self._hashes(number, rows)
-        found = list(self._runs[1 - number].matches(rows, hashes, placed.first, placed.last))
+        found = list(self._found(number, rows, self._runs[1 - number].matches(rows, hashes, placed.first, placed.last)))
         for matches in found:
             taken.marked[matches.asking] = True
         if self._sends_pairs:
@@ -105,6 +110,16 @@ class JoinOperator(JoiningOperator):
             parts = list(self._met(number, taken, found)) if self._how == "semi" else []
         self._emit(parts, marks[placed.rows], output)
         self._keep(number, taken, hashes, found)
+
+    def _found(self, number: int, rows: pl.DataFrame, candidates: Iterable[Matches]) -> Iterator[Matches]:
+        """The pairs of rows that came of which the condition is true, if there is one."""
+        for matches in candidates:
+            if self._condition is None:
+                yield matches
+                continue
+            asking, found = matches.asking, matches.found
+            meets = self._condition.true_of(number, rows, asking, matches.run.rows.found(), found)
+            yield Matches(matches.run, asking[meets], found[meets])
 
     def _hashes(self, number: int, rows: pl.DataFrame) -> NDArray[np.uint64]:
         return self._runs[number].hashes(rows)
@@ -119,12 +134,13 @@ class JoinOperator(JoiningOperator):
 
     def _mark(self, number: int, matches: Matches) -> None:
         """Rows that were there have met others; an earlier snapshot may have them as they were."""
-        rows, window = matches.run.rows, self._freezes.current
-        if matches.run.window < window and number in self._lonely:
+        rows, epoch = matches.run.rows, self._freezes.current
+        if matches.run.epoch < epoch and number in self._preserved:
             first = np.unique(matches.found[~rows.marked[matches.found]])
             if len(first):
-                keys, until = rows.found().select(self._schema.keys.names)[first], int(rows.until[first].max())
-                self._met_since.append(Met(window, number, keys, rows.moments[first], until))
+                alike = dict.fromkeys([*self._schema.keys.names, *self._schema.read[number]])
+                met, until = rows.found().select(list(alike))[first], int(rows.until[first].max())
+                self._met_since.append(Met(epoch, number, met, rows.moments[first], until))
         rows.marked[matches.found] = True
 
     # -- results --------------------------------------------------------------------------------------------------------
@@ -151,7 +167,7 @@ class JoinOperator(JoiningOperator):
         """Rows of one input."""
         if not self._sends_pairs:
             return _Part(rows.frame.drop(EVENT_TIME), rows.until, places)
-        results = self._schema.alone(number, rows.frame)
+        results = self._schema.unmatched(number, rows.frame)
         return _Part(results.with_columns(self._meeting.bounds(rows.moments)), rows.until, places)
 
     def _emit(self, parts: Sequence[_Part], marks: NDArray[np.int64] | None, output: Output) -> None:
@@ -168,8 +184,8 @@ class JoinOperator(JoiningOperator):
 
     # -- time -----------------------------------------------------------------------------------------------------------
 
-    def go_on(self) -> bool:
-        return any(runs.go_on() for runs in self._runs)
+    def run_background_slice(self) -> bool:
+        return any(runs.run_background_slice() for runs in self._runs)
 
     def fire_due(self, watermark: int, output: Output) -> bool:
         reached = self._watermarks.advance(watermark)
@@ -183,7 +199,7 @@ class JoinOperator(JoiningOperator):
 
     def _unmet(self, number: int, passed: Iterable[tuple[Run, NDArray[np.int64]]]) -> Iterator[TimedRows]:
         for run, due in passed:
-            if number in self._lonely and self._how != "semi":
+            if number in self._preserved and self._how != "semi":
                 yield run.rows.picked(due[~run.rows.marked[due]])
 
     # -- snapshots ------------------------------------------------------------------------------------------------------
@@ -191,7 +207,7 @@ class JoinOperator(JoiningOperator):
     def snapshot(self) -> OperatorSnapshot | None:
         kept = {number: runs.freeze() for number, runs in enumerate(self._runs)}
         freeze, reached = self._freezes.next(incremental=self._context.incremental), self._watermarks.current
-        self._met_since = [met for met in self._met_since if met.window > freeze.known_from and met.until > reached]
+        self._met_since = [met for met in self._met_since if met.epoch > freeze.known_from and met.until > reached]
         place = (self._context.max_parallelism, freeze, kept)
         return OperatorSnapshot(
             keyed=JoinState(self._schema, *place, folder=self._context.local_state, met=tuple(self._met_since))

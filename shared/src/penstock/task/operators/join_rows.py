@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from penstock.batches import EVENT_TIME
+from penstock.core.batches import EVENT_TIME
 from penstock.errors import ProtocolError
-from penstock.graph.logical import Node
+from penstock.expressions import columns_of
+from penstock.plan.logical import Node
 from penstock.state.columns import canonical_keys
 from penstock.state.freezes import BASE, EVERYTHING, Freeze, FrozenAt, added
 from penstock.state.segments import decode_segments, encode_segments
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from penstock.expressions import Expr
 
 LEFT: Final = 0
 RIGHT: Final = 1
@@ -39,7 +42,7 @@ _WAITS: Final = "__waits"
 """Boolean: a stored row is one that waits for its time."""
 _ROWS_AT_ONCE: Final = 1024 * 1024
 """Taken back at a time, if there are so many."""
-LONELY: Final = {
+PRESERVED_SIDES: Final = {
     "inner": (), "left": (LEFT,), "right": (RIGHT,), "full": (LEFT, RIGHT), "semi": (LEFT,), "anti": (LEFT,),
 }  # fmt: skip
 """Inputs of whose rows it matters whether they have met any."""
@@ -48,8 +51,19 @@ LONELY: Final = {
 class JoinedSchema:
     """The columns of both inputs and of the results."""
 
-    def __init__(self, node: Node, beside: Sequence[Sequence[str]] = ((EVENT_TIME,), (EVENT_TIME,))) -> None:
-        """`beside`: by input, Int64 columns that are kept beside those of its rows."""
+    def __init__(
+        self,
+        node: Node,
+        beside: Sequence[Sequence[str]] = ((EVENT_TIME,), (EVENT_TIME,)),
+        where: Expr | None = None,
+    ) -> None:
+        """The columns of a join.
+
+        Args:
+            node: the join.
+            beside: by input, Int64 columns that are kept beside those of its rows.
+            where: the condition on pairs, if there is one.
+        """
         self.operator = node.operator_id
         self.inputs = tuple(each.row_schema for each in node.inputs)
         self._beside = beside
@@ -59,6 +73,9 @@ class JoinedSchema:
             for number, schema in enumerate(self.inputs)
         ]
         """Result columns by input; keys are those of the left one."""
+        read = columns_of(where) if where is not None else ()
+        self.read = [[name for name in names if name in read] for names in self._own]
+        """The columns of each input that the condition reads; keys are those of the left one."""
         self._results = {name: polars_type(node.schema.field(name).type) for name in node.schema.names}
 
     def kept(self, number: int) -> dict[str, pl.DataType]:
@@ -69,7 +86,7 @@ class JoinedSchema:
         """Pairs of rows, side by side: result columns of both."""
         return left.select(self._own[LEFT]).hstack(right.select(self._own[RIGHT]))
 
-    def alone(self, number: int, rows: pl.DataFrame) -> pl.DataFrame:
+    def unmatched(self, number: int, rows: pl.DataFrame) -> pl.DataFrame:
         """Rows that met none: what the other input would have given is null."""
         own = [*self.keys.names, *self._own[RIGHT]] if number == RIGHT else self._own[LEFT]
         rows = rows.select(own)
@@ -91,10 +108,11 @@ class JoiningOperator(Operator):
 class Met:
     """Rows of an input that were kept at an earlier freeze and have met their first one since."""
 
-    window: int
+    epoch: int
     """In which they did: see `penstock.state.freezes`."""
     number: int
-    keys: pl.DataFrame
+    alike: pl.DataFrame
+    """Their keys, and what the condition reads of them: rows that have the same, and the same moment, meet the same."""
     moments: NDArray[np.int64]
     until: int
     """The last moment at which one of them is of use."""
@@ -113,16 +131,16 @@ class JoinState(FrozenAt):
     freeze: Freeze
     kept: Mapping[int, Sequence[FrozenRun]]
     waiting: Sequence[tuple[int, Iterable[pl.DataFrame]]] = ()
-    """By the windows in which they came."""
+    """By the epochs in which they came."""
     folder: Path | None = None
     """Where state on the local disk lies, if it does."""
     met: Sequence[Met] = ()
 
     def encoded(self, behind: int) -> Iterable[tuple[int, bytes]]:
         """One segment per key group that has rows."""
-        runs = [(number, run) for number, runs in self.kept.items() for run in runs if run.window > behind]
-        waiting = [frames for window, frames in self.waiting if window > behind]
-        since = [] if behind in (EVERYTHING, BASE) else [met for met in self.met if met.window > behind]
+        runs = [(number, run) for number, runs in self.kept.items() for run in runs if run.epoch > behind]
+        waiting = [frames for epoch, frames in self.waiting if epoch > behind]
+        since = [] if behind in (EVERYTHING, BASE) else [met for met in self.met if met.epoch > behind]
         noted = list(self._noted(since))
         columns = [self._stored(number, run.kept.part(0, 0)) for number, run in runs]
         columns += [self._waits(pl.DataFrame(schema=self.schema.kept(LEFT))) for _ in waiting[:1]]
@@ -143,9 +161,9 @@ class JoinState(FrozenAt):
 
     def _noted(self, since: Sequence[Met]) -> Iterator[pl.DataFrame]:
         for number in {met.number for met in since}:
-            keys = pl.concat([met.keys for met in since if met.number == number])
+            alike = pl.concat([met.alike for met in since if met.number == number])
             moments = np.concatenate([met.moments for met in since if met.number == number])
-            rows = self._named(number, keys).with_columns(pl.Series(_MOMENT, moments)).unique()
+            rows = self._named(number, alike).with_columns(pl.Series(_MOMENT, moments)).unique()
             yield rows.with_columns(pl.lit(True).alias(_MARKED), pl.lit(True).alias(_MET))
 
     def _waits(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -172,7 +190,7 @@ def restored_rows(schema: JoinedSchema, restored: RestoredState) -> Iterator[tup
 def _by_input(schema: JoinedSchema, parts: Sequence[pl.DataFrame]) -> Iterator[tuple[int, TimedRows | pl.DataFrame]]:
     rows = canonical_keys(pl.concat(parts, how="diagonal"), schema.keys)
     if _MET in rows.columns:
-        rows = _marked(rows, [*schema.keys.names, _SIDE, _MOMENT])
+        rows = _marked(rows, [*schema.keys.names, _SIDE, _MOMENT, *_told_apart(schema)])
     waits = _flags(rows, _WAITS)
     for number in range(len(schema.inputs)):
         of_side = rows[_SIDE].to_numpy() == number
@@ -184,9 +202,18 @@ def _by_input(schema: JoinedSchema, parts: Sequence[pl.DataFrame]) -> Iterator[t
 
 def _marked(rows: pl.DataFrame, alike: Sequence[str]) -> pl.DataFrame:
     """The rows, with what is noted of them; those that are alike have all met one, or none."""
-    noted = rows.filter(pl.col(_MET).is_not_null()).select(*alike, _MET).unique()
-    rows = rows.filter(pl.col(_MET).is_null()).drop(_MET).join(noted, on=alike, how="left", maintain_order="left")
-    return rows.with_columns(pl.col(_MARKED) | pl.col(_MET).is_not_null())
+    noted = pl.col(_MET).is_not_null()
+    return rows.with_columns(pl.col(_MARKED) | noted.any().over(alike)).filter(~noted).drop(_MET)
+
+
+def _told_apart(schema: JoinedSchema) -> list[str]:
+    """The stored columns that a condition reads of either input, beside the keys."""
+    return [
+        _stored_name(number, name)
+        for number, names in enumerate(schema.read)
+        for name in names
+        if name not in schema.keys
+    ]
 
 
 def _timed(schema: JoinedSchema, number: int, rows: pl.DataFrame) -> TimedRows:

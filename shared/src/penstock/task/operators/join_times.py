@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import polars as pl
 
-from penstock.graph.logical import FixedWindow, Within
+from penstock.functions.windows.definitions import FixedWindow, Within
 from penstock.task.operators.join_rows import LEFT
 from penstock.task.operators.lateness import FixedLateness
 from penstock.types import TIMESTAMP, polars_type
@@ -81,7 +81,7 @@ class WindowMeeting:
         self._judge, self._shape, self._clock = judge, judge.shape, judge.clock
 
     def placed(self, number: int, times: NDArray[np.int64], marks: NDArray[np.int64]) -> Placed:
-        late, shown, first_open = self._judge.judged(times, marks)
+        late, shown, first_open = self._judge.find_late(times, marks)
         rows = np.flatnonzero(~late)
         shown = shown[rows]
         ends = np.where(times[rows] <= marks[rows], first_open[rows], self._shape.end_after(shown))

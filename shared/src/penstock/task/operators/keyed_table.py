@@ -49,7 +49,7 @@ class Beside(NamedTuple):
     types: Mapping[str, pl.DataType]
     """Their columns, the keys and `COUNT` among them: in any order, and not in every frame alike."""
     frames: Sequence[tuple[int, Iterable[pl.DataFrame]]]
-    """By the windows in which they came; taken once, from any thread."""
+    """By the epochs in which they came; taken once, from any thread."""
 
 
 class KeyedTable:
@@ -228,9 +228,9 @@ class FrozenRows(FrozenAt):
         self._max_parallelism = max_parallelism
         self._folder = folder
 
-    def knows_since(self, window: int) -> bool:
+    def knows_since(self, epoch: int) -> bool:
         """Whether all is known that came since that freeze."""
-        return super().knows_since(window) and self._frozen.knows_since(window)
+        return super().knows_since(epoch) and self._frozen.knows_since(epoch)
 
     def encoded(self, behind: int) -> Iterator[tuple[int, bytes]]:
         """Segments of the key groups that have rows, or had rows that were removed.
@@ -249,7 +249,7 @@ class FrozenRows(FrozenAt):
         yield from encode_segments(header, frames, self._keys, self._max_parallelism, self._folder)
 
     def _others(self, behind: int) -> list[Iterable[pl.DataFrame]]:
-        return [] if self._beside is None else [frames for window, frames in self._beside.frames if window > behind]
+        return [] if self._beside is None else [frames for epoch, frames in self._beside.frames if epoch > behind]
 
     def _with_all_columns(
         self, frames: Iterable[pl.DataFrame], others: Iterable[Iterable[pl.DataFrame]], *, everything: bool

@@ -12,25 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.batches import EVENT_TIME
-from penstock.graph.logical import (
-    AsOf,
-    CumulativeWindow,
-    FixedWindow,
-    Join,
-    Node,
-    Over,
-    SessionWindow,
-    SlidingWindow,
-    TumblingWindow,
-    WindowAggregate,
-    WindowChanges,
-    WindowRows,
-    Within,
-)
+from penstock.core.batches import EVENT_TIME
+from penstock.functions.windows.clock import clock_of
+from penstock.functions.windows.definitions import FixedWindow, SessionWindow
+from penstock.functions.windows.shape import WindowShape
+from penstock.plan.logical import Node
+from penstock.plan.traits import LateBehindWatermark, LateForItsWindow, LateForWindows
 from penstock.task.operators.sessions import END, SessionGap
-from penstock.window_clock import clock_of
-from penstock.window_shape import WindowShape
 
 if TYPE_CHECKING:
     import polars as pl
@@ -42,29 +30,19 @@ Lateness = Callable[["pl.DataFrame", "NDArray[np.int64]"], "NDArray[np.bool_]"]
 
 def lateness_of(node: Node) -> Lateness | None:
     """When rows are late for an operator; None where no row is."""
-    match node.operation:
-        case Over() | Join(time=Within() | AsOf()):
-            return lambda frame, marks: frame[EVENT_TIME].to_numpy() <= marks
-        case WindowChanges():
-            return of_windows_that_are_over
-        case Join(time=TumblingWindow() | SlidingWindow() | CumulativeWindow() as window):
-            judge = FixedLateness(window, 0)
-            return lambda frame, marks: judge.judged(frame[EVENT_TIME].to_numpy(), marks)[0]
-        case (
-            WindowAggregate(window=window, allowed_lateness_us=lateness)
-            | WindowRows(window=window, allowed_lateness_us=lateness)
-        ):
-            match window:
-                case TumblingWindow() | SlidingWindow() | CumulativeWindow():
-                    judge = FixedLateness(window, lateness)
-                    return lambda frame, marks: judge.judged(frame[EVENT_TIME].to_numpy(), marks)[0]
-                case SessionWindow():
-                    gap = SessionGap(node, window)
-                    return lambda frame, marks: gap.with_ends(frame)[END].to_numpy() + lateness <= marks
-                case _:
-                    return None
-        case _:
+    match node.traits.late:
+        case None:
             return None
+        case LateBehindWatermark():
+            return lambda frame, marks: frame[EVENT_TIME].to_numpy() <= marks
+        case LateForItsWindow():
+            return of_windows_that_are_over
+        case LateForWindows(window=window, allowed_us=allowed_us):
+            if isinstance(window, SessionWindow):
+                gap = SessionGap(node, window)
+                return lambda frame, marks: gap.with_ends(frame)[END].to_numpy() + allowed_us <= marks
+            judge = FixedLateness(window, allowed_us)
+            return lambda frame, marks: judge.find_late(frame[EVENT_TIME].to_numpy(), marks)[0]
 
 
 def of_windows_that_are_over(frame: pl.DataFrame, marks: NDArray[np.int64] | int) -> NDArray[np.bool_]:
@@ -80,7 +58,7 @@ class FixedLateness:
         self.clock = clock_of(window.timezone)
         self._lateness = lateness_us
 
-    def judged(
+    def find_late(
         self, times: NDArray[np.int64], marks: NDArray[np.int64]
     ) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
         """Of every row: whether all its windows are over when its turn comes, its time on the clock of the windows, and

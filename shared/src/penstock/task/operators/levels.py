@@ -1,9 +1,15 @@
 """Partials of a pane or window as the levels of an LSM tree: frames that are merged, in parts where they are large.
 
-A large level is dealt: its rows stand in an order of the hash of their keys, cut into the same number of parts as those
-of every other one, so that levels are merged part by part. A call takes some tens of ms then, however many keys there
-are, and what it works on fits into the caches of a core: merging 10 M keys in parts takes less time than at once. Where
-state is on the local disk, so is a large level, written part by part (`penstock.state.mapped_frames`).
+A level is an immutable frame with partial aggregates. Merging two levels adds up the partials of the same key, so a
+merged level is no larger than both, and often much smaller. When levels are merged is decided by whoever keeps them
+(`penstock.task.operators.window_panes`); this module merges them without stopping the subtask for long.
+
+A large level is *dealt* into partitions by the hash of its keys, as in a partitioned hash join: the rows of partition i
+stand together, and all dealt levels have the same number of partitions. Rows of one key are in the same partition of
+every level, so levels are merged partition by partition, and the subtask may do other work between two of them. A call
+takes some tens of milliseconds then, however many keys there are, and what it works on fits into the caches of a core:
+merging 10 M keys in partitions takes less time than at once. Where state is on the local disk, so is a large level,
+written partition by partition (`penstock.state.mapped_frames`).
 """
 
 from __future__ import annotations
@@ -33,26 +39,26 @@ class Part(NamedTuple):
     """Rows or partials."""
 
     frame: pl.DataFrame
-    window: int
-    """In which the newest of them came: see `penstock.state.freezes`."""
+    epoch: int
+    """The epoch in which the newest of them arrived: see `penstock.state.freezes`."""
     begins: NDArray[np.int64] | None = None
     """Of a dealt level: where each part begins, and where the last one ends."""
     is_on_disk: bool = False
 
     @property
     def held_bytes(self) -> int:
-        """What it takes of memory."""
+        """The bytes that it takes in memory."""
         return 0 if self.is_on_disk else int(self.frame.estimated_size())
 
     def dealt(self, by: Sequence[str]) -> Part:
-        """The same rows, those of a part together, in their order within."""
+        """The same rows dealt into partitions; within one they keep their order."""
         if self.begins is not None:
             return self
         # The upper half of a hash: the lower one decides where Polars puts a row in a table of its own.
         part = (self.frame.select(by).hash_rows().to_numpy() >> np.uint64(32)) & np.uint64(_PARTS - 1)
         begins = np.concatenate([[0], np.cumsum(np.bincount(part.astype(np.intp), minlength=_PARTS))])
         order = np.argsort(part.astype(np.uint8), kind="stable")
-        return Part(self.frame.rechunk()[order], self.window, begins)
+        return Part(self.frame.rechunk()[order], self.epoch, begins)
 
     def rows_of(self, part: int) -> pl.DataFrame:
         """The rows of one part of a dealt level."""
@@ -65,8 +71,8 @@ def is_large(rows: int) -> bool:
     return rows >= _DEALT_ROWS
 
 
-def taken_together(segments: Iterable[tuple[int, pl.DataFrame, bool]]) -> Iterator[tuple[pl.DataFrame, bool]]:
-    """The rows of restored segments, many at a time, and whether several of them may be of one key.
+def batched_segments(segments: Iterable[tuple[int, pl.DataFrame, bool]]) -> Iterator[tuple[pl.DataFrame, bool]]:
+    """Concatenate restored segments into frames of many rows, each with whether it may have several rows of a key.
 
     Args:
         segments: key group, rows, and whether they are added to those of other segments.
@@ -86,7 +92,7 @@ def taken_together(segments: Iterable[tuple[int, pl.DataFrame, bool]]) -> Iterat
 
 
 def merged_parts(partials: Partials, by: Sequence[str], levels: Sequence[Part]) -> Iterator[pl.DataFrame | None]:
-    """The partials of levels, one per group, in parts, each as soon as it is there; None where there is none yet."""
+    """Merge levels into one partial per group, in parts; yields None before the first one while levels are dealt."""
     if len(levels) == 1:
         frame = levels[0].frame
         yield from frame.iter_slices(_DEALT_ROWS) if is_large(frame.height) else (frame,)
@@ -107,16 +113,16 @@ def merged(
     """The levels as one, a large one on disk if there is a folder; others may run wherever it yields."""
     if len(levels) == 1:
         return levels[0]
-    window = levels[-1].window
+    epoch = levels[-1].epoch
     if not is_large(sum(level.frame.height for level in levels)):
-        return Part(partials.merge([level.frame for level in levels], by), window)
+        return Part(partials.merge([level.frame for level in levels], by), epoch)
     if folder is None:
         parts: list[pl.DataFrame] = []
         heights = yield from _each(merged_parts(partials, by, levels), parts.append)
-        return Part(pl.concat(parts), window, heights)
+        return Part(pl.concat(parts), epoch, heights)
     with FrameWriter(folder) as writer:
         heights = yield from _each(merged_parts(partials, by, levels), writer.add)
-        return Part(writer.mapped(), window, heights, is_on_disk=True)
+        return Part(writer.mapped(), epoch, heights, is_on_disk=True)
 
 
 def on_disk(levels: Sequence[Part], folder: Path) -> list[Part]:

@@ -17,7 +17,8 @@ import polars as pl
 from penstock.connectors.lookups import ATTEMPT_S, Key, Lookup, LookupClient
 from penstock.errors import BadRecordError, ExternalError
 from penstock.formats.decoding import JsonDecoder
-from penstock.graph.logical import LookupJoin, Node
+from penstock.plan.logical import Node
+from penstock.plan.operations.lookup_join import LookupJoin
 from penstock.state.columns import to_python
 from penstock.task.operators.async_calls import Call
 from penstock.task.operators.map_async import AsyncOperator, by_chunk

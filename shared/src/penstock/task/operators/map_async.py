@@ -21,15 +21,17 @@ from typing import Any, Final, cast
 
 import polars as pl
 
-from penstock.batches import EVENT_TIME, WATERMARK, hidden_of
+from penstock.core.batches import EVENT_TIME, WATERMARK, hidden_of
+from penstock.core.times import MIN_WATERMARK
 from penstock.errors import PipelineError, described
-from penstock.graph.logical import CallSettings, MapAsync, Node
+from penstock.plan.logical import Node
+from penstock.plan.operations.calls import CallSettings
+from penstock.plan.operations.map_async import MapAsync
 from penstock.state.segments import PENDING, decode_segment, encode_segment
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.async_calls import Call, Caller
 from penstock.task.operators.rowwise import ROWS_PER_CHUNK, function_name, written
 from penstock.task.rows import RowReader, RowWriter
-from penstock.times import MIN_WATERMARK
 
 ROWS_BEFORE_BARRIER: Final = 65_536
 """So many rows wait here at most when a barrier stands behind the next ones; it waits for room then, as in Flink."""
@@ -41,7 +43,7 @@ class _Segment:
 
     calls: OrderedDict[Call, None] = field(default_factory=OrderedDict[Call, None])
     """In the order of their rows."""
-    came: list[Call] = field(default_factory=list[Call])
+    completed: list[Call] = field(default_factory=list[Call])
     """Those that are done, where results may overtake each other."""
     watermark: int | None = None
     """What is to be sent on behind it, if anything."""
@@ -49,10 +51,10 @@ class _Segment:
     def done(self, ordered: bool) -> Iterator[Call]:
         """Take out what may be sent."""
         if not ordered:
-            for call in self.came:
+            for call in self.completed:
                 del self.calls[call]
-            yield from self.came
-            self.came.clear()
+            yield from self.completed
+            self.completed.clear()
             return
         while self.calls and (head := next(iter(self.calls))).done:
             del self.calls[head]
@@ -93,7 +95,7 @@ class AsyncOperator(Operator):
         """Whether the subtask is to ask."""
         self._reached = self._handed_on = MIN_WATERMARK
         """How far event time has come here, and for those behind."""
-        self._rests = False
+        self._idle = False
         """Whether those behind were told not to wait for this subtask, and have had nothing from it since."""
         self._context: OperatorContext
 
@@ -109,7 +111,7 @@ class AsyncOperator(Operator):
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._context = context
-        self._caller.open(self._came, context.metrics)
+        self._caller.open(self._on_call_done, context.metrics)
         for entry in restored.lists.get(PENDING, ()) if restored is not None else ():
             self._take(decode_segment(entry, self._operator)[1])
         self._due = self._held > 0
@@ -132,12 +134,12 @@ class AsyncOperator(Operator):
         self._go_on(output)
         self._ask_to_wait(output)
 
-    def rests(self) -> None:
-        self._rests = True
+    def on_idle(self) -> None:
+        self._idle = True
 
     def _ask_to_wait(self, output: Output) -> None:
         """Rows wait here whose subtask counts as idle: say how far event time may come without them, which ends that."""
-        if not (self._rests and self._held and self._reached > MIN_WATERMARK):
+        if not (self._idle and self._held and self._reached > MIN_WATERMARK):
             return
         first = min(cast("int", frame[EVENT_TIME].min()) for frame in self._pending_frames())
         self._handed_on = max(self._handed_on, min(self._reached, first - 1))
@@ -222,11 +224,11 @@ class AsyncOperator(Operator):
         self._mark = cast("int", marks[-1])
         return frozenset((marks > before).arg_true().to_list())
 
-    def _came(self, call: Call) -> None:
+    def _on_call_done(self, call: Call) -> None:
         """A call is done; the subtask is woken if anything can be sent."""
         segment, first = self._segment_of.pop(call), self._segments[0]
         if not self._ordered:
-            segment.came.append(call)
+            segment.completed.append(call)
         sendable = segment is first and (not self._ordered or next(iter(first.calls)) is call)
         if (sendable or self._caller.failed) and not self._due:
             self._due = True
@@ -252,7 +254,7 @@ class AsyncOperator(Operator):
             self._under_way -= len(calls)
             self._held -= sum(call.rows for call in calls)
             output.rows(self._results(calls))
-            self._rests = False
+            self._idle = False
 
     # -- snapshots ------------------------------------------------------------------------------------------------------
 
@@ -295,9 +297,9 @@ class MapAsyncOperator(AsyncOperator):
     def _calls(self, chunk: pl.DataFrame) -> Iterable[Call]:
         return [Call(chunk, index, 1, row) for index, row in enumerate(self._reader.rows(chunk))]
 
-    def _came(self, call: Call) -> None:
-        call.result = self._writer.taken(call.result)
-        super()._came(call)
+    def _on_call_done(self, call: Call) -> None:
+        call.result = self._writer.copied(call.result)
+        super()._on_call_done(call)
 
     def _results(self, calls: Sequence[Call]) -> pl.DataFrame:
         answers = [call.result for call in calls]

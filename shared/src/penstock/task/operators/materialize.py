@@ -10,9 +10,10 @@ from typing import cast
 
 import polars as pl
 
-from penstock.graph.logical import Materialize, Node
+from penstock.plan.logical import Node
+from penstock.plan.operations.materialize import Materialize
 from penstock.state.counted_rows import COUNT, INDEX
-from penstock.task.operators.standing_rows import CAME, StandingRowsOperator
+from penstock.task.operators.standing_rows import ARRIVAL, StandingRowsOperator
 
 
 class MaterializeOperator(StandingRowsOperator):
@@ -22,5 +23,5 @@ class MaterializeOperator(StandingRowsOperator):
         super().__init__(node, "materialize", ttl_us=cast("Materialize", node.operation).ttl_us)
 
     def _standing(self, keys: pl.DataFrame) -> pl.DataFrame:
-        rows = self._rows.of(keys).filter(pl.col(COUNT) > 0).sort(INDEX, CAME)
-        return rows.unique(INDEX, keep="last", maintain_order=True).drop(*keys.columns, COUNT, CAME)
+        rows = self._rows.of(keys).filter(pl.col(COUNT) > 0).sort(INDEX, ARRIVAL)
+        return rows.unique(INDEX, keep="last", maintain_order=True).drop(*keys.columns, COUNT, ARRIVAL)

@@ -14,9 +14,10 @@ from typing import Final, cast
 
 import polars as pl
 
-from penstock.batches import EVENT_TIME, WATERMARK
+from penstock.core.batches import EVENT_TIME, WATERMARK
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.errors import IncompatibleStateError
-from penstock.graph.logical import Node
+from penstock.plan.logical import Node
 from penstock.state.columns import canonical_keys, key_values
 from penstock.state.counted_rows import COUNT
 from penstock.state.segments import decode_segments
@@ -25,7 +26,6 @@ from penstock.task.operators.keyed_table import INDEX, Beside, Expiry, KeyedTabl
 from penstock.task.operators.over_plan import KEY, PLACE, TIMES, OverPlan, with_lists
 from penstock.task.operators.progress import GroupWatermarks, LateRows
 from penstock.task.operators.waiting_rows import WaitingRows
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.types import polars_type
 
 _KIND: Final = "over"
@@ -74,8 +74,8 @@ class OverOperator(PassingOperator):
             frame = frame.filter(~late)
         self._waiting.add(canonical_keys(frame.select(list(self._input)), self._keys))
 
-    def go_on(self) -> bool:
-        return self._waiting.go_on()
+    def run_background_slice(self) -> bool:
+        return self._waiting.run_background_slice()
 
     def _pass(self, watermark: int, output: Output) -> Iterator[None]:
         if watermark != MAX_WATERMARK:

@@ -16,14 +16,15 @@ from typing import Any, Final, cast
 import numpy as np
 import polars as pl
 
-from penstock.batches import EVENT_TIME
+from penstock.core.batches import EVENT_TIME
 from penstock.errors import PenstockError, UserCodeError, without_context
 from penstock.expressions import AggregatePlan, Expr
 from penstock.expressions.exact_sums import carried_exactly
 from penstock.expressions.inference import OVER, Scope
 from penstock.expressions.nodes import Aggregate, Node, walk
 from penstock.expressions.polars_lowering import lower
-from penstock.graph import logical
+from penstock.plan.logical import Node as PlanNode
+from penstock.plan.operations.over import Over
 from penstock.task.operators.over_frames import (
     Frames,
     added_in_frames,
@@ -51,8 +52,8 @@ _FRESH: Final = pl.col(PLACE).is_not_null()
 class OverPlan:
     """The columns of an `Over`."""
 
-    def __init__(self, node: logical.Node) -> None:
-        self.operation = cast("logical.Over", node.operation)
+    def __init__(self, node: PlanNode) -> None:
+        self.operation = cast("Over", node.operation)
         self.where = f"{node.verb} ({node.operator_id})"
         self._schema = node.inputs[0].schema
         nodes = [part for _, expr in self.operation.columns for part in walk(expr.node)]

@@ -11,12 +11,15 @@ from typing import Any, Final, cast
 
 import polars as pl
 
-from penstock.batches import EVENT_TIME
+from penstock.core.batches import EVENT_TIME
 from penstock.errors import IncompatibleStateError, PenstockError, UserCodeError, without_context
 from penstock.expressions import AggregatePlan, columns_of, is_mergeable
 from penstock.expressions.aggregates import Former
-from penstock.graph.former_nulls import null_by_now
-from penstock.graph.logical import RANK, Node, RunningAggregate, WindowAggregate
+from penstock.functions.windows.definitions import RANK
+from penstock.plan.former_nulls import null_by_now
+from penstock.plan.logical import Node
+from penstock.plan.operations.running_aggregate import RunningAggregate
+from penstock.plan.operations.window_aggregate import WindowAggregate
 from penstock.state.columns import canonical_keys
 from penstock.types import Field, reads_described, type_to_json
 

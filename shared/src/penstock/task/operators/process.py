@@ -5,8 +5,8 @@ what is emitted is gathered and becomes a frame once per batch. Timers follow Fl
 timer fires when the watermark reaches its time, in order of time; one that is set at or before the current watermark
 fires in the same advance if it is set by a timer, at the next one if it is set by a row.
 
-Time moves between the rows of a batch, as far as they carry it (`penstock.batches.WATERMARK`): a timer fires before the
-first row whose watermark has reached it, however rows are batched. What it sees as the watermark is its own time, for
+Time moves between the rows of a batch, as far as they carry it (`penstock.core.batches.WATERMARK`): a timer fires before
+the first row whose watermark has reached it, however rows are batched. What it sees as the watermark is its own time, for
 event time passes through every moment.
 
 The end of input is the maximum watermark, at which every timer is due: in Flink one that renews itself then fires for
@@ -29,10 +29,12 @@ import numpy as np
 import polars as pl
 import structlog
 
-from penstock.batches import EVENT_TIME, WATERMARK, with_watermarks
+from penstock.core.batches import EVENT_TIME, WATERMARK, with_watermarks
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK, from_micros, to_micros
 from penstock.errors import PenstockError, PipelineError, UserCodeError, described
-from penstock.graph.logical import Node, ProcessRows
-from penstock.process_functions import OutputTag, check_process, input_methods
+from penstock.functions.process_functions import OutputTag, check_process, input_methods
+from penstock.plan.logical import Node
+from penstock.plan.operations.process_rows import ProcessRows
 from penstock.state.columns import key_values
 from penstock.state.declarations import declared_states, describe_states
 from penstock.state.hashing import key_group_of
@@ -44,7 +46,6 @@ from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, Pa
 from penstock.task.operators.progress import GroupWatermarks
 from penstock.task.operators.rowwise import chunks_of, raised
 from penstock.task.rows import RowReader, RowWriter
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK, from_micros, to_micros
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,7 +153,7 @@ class Run(KeyCursor):
             if self.carries:
                 side.marks.append(self.mark)
 
-    def taken(self) -> Iterator[tuple[str | None, Emitted]]:
+    def drain(self) -> Iterator[tuple[str | None, Emitted]]:
         """What was emitted to each side output, or with None to the main one; afterwards there is nothing."""
         main, self.main = self.main, Emitted(self.main.take)
         yield from [(None, main)] if main.rows else []
@@ -246,9 +247,9 @@ class ProcessBase(PartwiseOperator):
         self._carries = self._run.carries = context.carries_watermarks
         self._run.now_us = context.now_us
         self._run.metrics = context.metrics
-        self._run.main.take = self._writer.taken
+        self._run.main.take = self._writer.copied
         for tag, emitted in self._run.sides.items():
-            emitted.take = self._side_writers[tag].taken
+            emitted.take = self._side_writers[tag].copied
         self._opened = True
         try:
             self._process.open(_Place(context.subtask, context.parallelism))
@@ -261,7 +262,7 @@ class ProcessBase(PartwiseOperator):
         return frame[EVENT_TIME].to_list() if EVENT_TIME in frame.columns else [None] * frame.height
 
     def _flush(self, output: Output) -> None:
-        for tag, emitted in self._run.taken():
+        for tag, emitted in self._run.drain():
             if tag is None:
                 output.rows(self._frame_of(emitted, self._writer))
             else:
@@ -274,8 +275,8 @@ class ProcessBase(PartwiseOperator):
 
     def _frame_of(self, emitted: Emitted, writer: RowWriter) -> pl.DataFrame:
         if not self._event_time:
-            return writer.frame_of_taken(emitted.rows)
-        frame = writer.frame_of_taken(emitted.rows, cast("list[int]", emitted.times))
+            return writer.frame_of_copies(emitted.rows)
+        frame = writer.frame_of_copies(emitted.rows, cast("list[int]", emitted.times))
         if not emitted.marks:
             return frame
         marks = pl.Series(emitted.marks, dtype=pl.Int64)

@@ -10,10 +10,11 @@ from typing import Final, cast
 
 import polars as pl
 
-from penstock.batches import EVENT_TIME, WATERMARK, visible
-from penstock.graph.logical import AssignProcessingTime, Node
+from penstock.core.batches import EVENT_TIME, WATERMARK, visible
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
+from penstock.plan.logical import Node
+from penstock.plan.operations.event_time import AssignProcessingTime
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 REACHED: Final = "reached"
 """Name of the union list state: how far each subtask had come."""

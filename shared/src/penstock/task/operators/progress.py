@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import polars as pl
 
-from penstock.batches import EVENT_TIME, ROWS, WATERMARK
+from penstock.core.batches import EVENT_TIME, ROWS, WATERMARK
+from penstock.core.times import MIN_WATERMARK
 from penstock.state.hashing import key_groups
-from penstock.times import MIN_WATERMARK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from penstock.graph.logical import Node, Over, WindowAggregate
+    from penstock.plan.logical import Node
+    from penstock.plan.operations.over import Over
+    from penstock.plan.operations.window_aggregate import WindowAggregate
     from penstock.protocol.messages import OperatorMetrics
     from penstock.task.operator import OperatorContext, Output, RestoredState
 

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 import polars as pl
 
-from penstock.batches import EVENT_TIME, hidden_of, one_batch
+from penstock.core.batches import EVENT_TIME, hidden_of, one_batch
 from penstock.errors import PenstockError, PipelineError, UserCodeError, described, shown
-from penstock.graph.logical import MapBatches, MapRows, Node
-from penstock.map_columns import with_keys_once
 from penstock.observability.user_frames import place_of
+from penstock.plan.logical import Node
+from penstock.plan.operations.map_batches import MapBatches
+from penstock.plan.operations.map_rows import MapRows
 from penstock.task.operator import Operator, Output, PartwiseOperator
 from penstock.task.rows import RowReader, RowWriter
 from penstock.types import Schema, arrow_type, of_arrow
+from penstock.types.map_columns import with_keys_once
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +56,7 @@ def written(
             function is written.
     """
     try:
-        return writer.frame_of_taken(results)
+        return writer.frame_of_copies(results)
     except UserCodeError as error:
         place = f"; the function: {found}" if (found := place_of(function)) else ""
         index = next((index for index, result in enumerate(results) if not _fits(writer, result)), None)
@@ -64,7 +66,7 @@ def written(
 
 def _fits(writer: RowWriter, result: Any) -> bool:
     try:
-        writer.frame_of_taken([result])
+        writer.frame_of_copies([result])
     except UserCodeError:
         return False
     return True
@@ -106,7 +108,7 @@ class MapOperator(_FunctionOperator):
     _verb = "map"
 
     def _mapped(self, chunk: pl.DataFrame) -> pl.DataFrame:
-        function, taken, row = self._function, self._writer.taken, None
+        function, taken, row = self._function, self._writer.copied, None
         rows = self._reader.rows(chunk)
         results: list[Any] = []
         try:
@@ -129,7 +131,7 @@ class FlatMapOperator(_FunctionOperator):
     def _mapped(self, chunk: pl.DataFrame) -> pl.DataFrame:
         results: list[Any] = []
         ends: list[int] = []
-        function, taken = self._function, self._writer.taken
+        function, taken = self._function, self._writer.copied
         rows = self._reader.rows(chunk)
         for row in rows:
             try:

@@ -16,10 +16,12 @@ from typing import Any, Final, cast
 
 import polars as pl
 
-from penstock.batches import EVENT_TIME, ROWS
+from penstock.core.batches import EVENT_TIME, ROWS
 from penstock.errors import PenstockError
-from penstock.graph.logical import Node, RunningAggregate, RunningReduce
-from penstock.process_functions import ValueState
+from penstock.functions.process_functions import ValueState
+from penstock.plan.logical import Node
+from penstock.plan.operations.running_aggregate import RunningAggregate
+from penstock.plan.operations.running_reduce import RunningReduce
 from penstock.state.backend import ABSENT
 from penstock.state.columns import key_values
 from penstock.state.keyed_state import KeyCursor

@@ -45,7 +45,7 @@ class SessionStore:
         self._all = (self._open, self._sent)
 
     @property
-    def window(self) -> int:
+    def epoch(self) -> int:
         """In which rows come now: see `penstock.state.freezes`."""
         return self._freezes.current
 
@@ -54,30 +54,30 @@ class SessionStore:
         """No session is to be sent or forgotten before event time is here."""
         return min(runs.next_end for runs in self._all)
 
-    def go_on(self) -> bool:
-        """Do a part of what is left of keeping them, for some milliseconds; whether more is left."""
-        return any(runs.go_on() for runs in self._all)
+    def run_background_slice(self) -> bool:
+        """Run a slice, of some milliseconds, of the merges that are left; returns whether any are left then."""
+        return any(runs.run_background_slice() for runs in self._all)
 
-    def add(self, fresh: pl.DataFrame, window: int = 0) -> pl.DataFrame:
+    def add(self, fresh: pl.DataFrame, epoch: int = 0) -> pl.DataFrame:
         """Take sessions, of which no two overlap or touch, and merge them with those here that they do touch.
 
         Args:
             fresh: the sessions.
-            window: in which their rows came. Snapshots of its end have them, perhaps as rows that wait.
+            epoch: in which their rows came. Snapshots of its end have them, perhaps as rows that wait.
 
         Returns:
             those that were sent and are no more, since they have other bounds now.
         """
         touching = np.zeros(fresh.height, np.bool_)
-        sent, others = (runs.take_touched(fresh, touching, window) for runs in (self._sent, self._open))
+        sent, others = (runs.take_touched(fresh, touching, epoch) for runs in (self._sent, self._open))
         if touching.any():
             merged = self._sessions.fused(pl.concat([*sent, *others, fresh.filter(touching)]))  # in order of arrival
             fresh = pl.concat([fresh.filter(~touching), merged])
         open_ones, fired = fresh, fresh[FIRED]
         if fired.any():  # in a snapshot
-            self._sent.keep(fresh.filter(fired), window)
+            self._sent.keep(fresh.filter(fired), epoch)
             open_ones = fresh.filter(~fired)
-        self._open.keep(open_ones, window)
+        self._open.keep(open_ones, epoch)
         if not sent:
             return self._sessions.empty
         return pl.concat(sent).join(fresh, on=[*self._sessions.by, FIRST, END], how="anti", nulls_equal=True)
@@ -94,7 +94,7 @@ class SessionStore:
         for parts in by_end(list(self._open.passed(watermarks)), ROWS_AT_ONCE):
             over = pl.concat([self._open.sessions(rows) for rows in parts])
             if self._sent.lateness_us > 0:
-                self._sent.keep(over, self.window)
+                self._sent.keep(over, self.epoch)
             yield over
         for _ in self._sent.passed(watermarks):
             pass
@@ -107,7 +107,7 @@ class SessionStore:
         *,
         incremental: bool,
     ) -> FrozenSessions:
-        """All of them as they are now, with rows that wait, by the windows in which they came."""
+        """All of them as they are now, with rows that wait, by the epochs in which they came."""
         freeze = self._freezes.next(incremental=incremental)
         for runs in self._all:
             runs.went = [each for each in runs.went if each[0] > freeze.known_from]
@@ -132,16 +132,16 @@ class _SessionRuns(SortedRuns):
         self.lateness_us = lateness_us
         """How long they are of use behind their end."""
         self.went: list[tuple[int, NDArray[np.uint64]]] = []
-        """Windows in which sessions went that had come before, and the hashes of their keys."""
+        """Epochs in which sessions went that had come before, and the hashes of their keys."""
 
-    def keep(self, sessions: pl.DataFrame, window: int) -> None:
+    def keep(self, sessions: pl.DataFrame, epoch: int) -> None:
         """Add sessions that touch none of those here."""
         if not sessions.height:
             return
         rows = sessions[self._sessions.beside_bounds]
         until = sessions[END].to_numpy() + self.lateness_us
         kept = TimedRows(rows, sessions[FIRST].to_numpy(), until, np.zeros(rows.height, np.bool_))
-        self.add(kept, self.hashes(rows), window)
+        self.add(kept, self.hashes(rows), epoch)
 
     def sessions(self, rows: TimedRows) -> pl.DataFrame:
         """As a frame with the columns of `Sessions`; usable in any thread."""
@@ -154,7 +154,7 @@ class _SessionRuns(SortedRuns):
         for matches in self.all_of(keys):
             yield self.sessions(matches.run.rows.picked(matches.found[matches.run.of_use(matches.found)]))
 
-    def take_touched(self, fresh: pl.DataFrame, touching: NDArray[np.bool_], window: int) -> list[pl.DataFrame]:
+    def take_touched(self, fresh: pl.DataFrame, touching: NDArray[np.bool_], epoch: int) -> list[pl.DataFrame]:
         """Those that overlap or touch one of `fresh`, which are here no more; sets `touching` of these."""
         if not self.runs:
             return []
@@ -174,7 +174,7 @@ class _SessionRuns(SortedRuns):
             if len(left):
                 taken.append(self.sessions(run.rows.picked(left)))
                 run.take_out(left)
-                self._go(run, left, window)
+                self._go(run, left, epoch)
         return taken
 
     def passed(self, watermarks: GroupWatermarks) -> Iterator[tuple[TimedRows, NDArray[np.int64]]]:
@@ -192,10 +192,10 @@ class _SessionRuns(SortedRuns):
             yield run.rows, due
             self._go(run, due, self._freezes.current)
 
-    def _go(self, run: Run, places: NDArray[np.int64], window: int) -> None:
-        """Sessions of a run are here no more; a snapshot of before `window` may have them."""
-        if run.window < window and len(places):
-            self.went.append((window, run.hashes[places]))
+    def _go(self, run: Run, places: NDArray[np.int64], epoch: int) -> None:
+        """Sessions of a run are here no more; a snapshot of before `epoch` may have them."""
+        if run.epoch < epoch and len(places):
+            self.went.append((epoch, run.hashes[places]))
 
 
 @dataclass(frozen=True)
@@ -207,9 +207,9 @@ class FrozenSessions(FrozenAt):
     kept: Sequence[tuple[_SessionRuns, Sequence[FrozenRun]]]
     """By whose they are."""
     went: Sequence[tuple[int, NDArray[np.uint64]]]
-    """The hashes of the keys of sessions that went, by windows."""
+    """The hashes of the keys of sessions that went, by epochs."""
     pending: Sequence[tuple[int, pl.DataFrame]]
-    """By the windows in which they came: a snapshot of the end of that has them already."""
+    """By the epochs in which they came: a snapshot of the end of that has them already."""
     header: Mapping[str, Any]
     max_parallelism: int
 
@@ -242,10 +242,10 @@ class FrozenSessions(FrozenAt):
         yield self.sessions.fused(pl.concat([*together, fresh]))
 
     def _changed(self, behind: int) -> NDArray[np.uint64]:
-        """The hashes of keys of which sessions came or went behind a window; they rise."""
-        hashes = [run.hashes for _, frozen in self.kept for run in frozen if run.window > behind]
-        hashes += [went for window, went in self.went if window > behind]
-        hashes += [self._hashes(rows) for window, rows in self.pending if window > behind]
+        """The hashes of keys of which sessions came or went behind an epoch; they rise."""
+        hashes = [run.hashes for _, frozen in self.kept for run in frozen if run.epoch > behind]
+        hashes += [went for epoch, went in self.went if epoch > behind]
+        hashes += [self._hashes(rows) for epoch, rows in self.pending if epoch > behind]
         return np.unique(np.concatenate([*hashes, np.empty(0, np.uint64)]))
 
     def _hashes(self, rows: pl.DataFrame) -> NDArray[np.uint64]:

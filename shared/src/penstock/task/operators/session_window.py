@@ -11,7 +11,7 @@ With lateness a session that was sent may get other bounds, or become one with a
 more, marked as retracted, because nothing else would ever replace it: the merged session is another window.
 
 Columnar: rows wait until something may be due, then are sorted, cut into sessions by the gaps between neighbours, and
-merged with the stored sessions that they touch. Only where a key has rows behind the watermark are its rows judged one
+merged with the stored sessions that they touch. Only where a key has rows behind the watermark are its rows numbered one
 by one, because there the order of arrival decides.
 """
 
@@ -24,18 +24,20 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 import polars as pl
 
-from penstock.batches import EVENT_TIME, WATERMARK
-from penstock.graph.logical import RETRACTED, Node, SessionWindow, WindowAggregate
+from penstock.core.batches import EVENT_TIME, WATERMARK
+from penstock.core.times import MAX_WATERMARK
+from penstock.functions.windows.definitions import RETRACTED, SessionWindow
+from penstock.plan.logical import Node
+from penstock.plan.operations.window_aggregate import WindowAggregate
 from penstock.state.columns import joined_by_keys, key_values
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
-from penstock.task.operators.levels import taken_together
+from penstock.task.operators.levels import batched_segments
 from penstock.task.operators.partials import Partials
 from penstock.task.operators.progress import GroupWatermarks, LateRows
 from penstock.task.operators.session_store import ROWS_AT_ONCE, SessionStore
 from penstock.task.operators.sessions import END, FIRST, SessionGap, Sessions, with_end
 from penstock.task.operators.window_aggregate import window_columns
-from penstock.times import MAX_WATERMARK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,7 +107,7 @@ class SessionWindowOperator(Operator):
         if not doubtful.any():
             self._accept(frame, output, at_once=at_once)
             return None
-        late, end = self._judged(frame, doubtful, marks, output)
+        late, end = self._find_late(frame, doubtful, marks, output)
         good = np.ones(end, np.bool_)
         good[late] = False
         before = frame.head(end)
@@ -121,7 +123,7 @@ class SessionWindowOperator(Operator):
     def _accept(self, rows: pl.DataFrame, output: Output, *, at_once: bool) -> None:
         if rows.height == 0:
             return
-        self._pending.append((self._stored.window, rows.select(self._row_columns)))
+        self._pending.append((self._stored.epoch, rows.select(self._row_columns)))
         self._pending_rows += rows.height
         self._pending_end = min(self._pending_end, cast("int", rows[END].min()))
         if at_once:
@@ -129,7 +131,7 @@ class SessionWindowOperator(Operator):
         elif self._pending_rows >= _PENDING_ROWS:
             self._merge_pending(output)
 
-    def _judged(
+    def _find_late(
         self, frame: pl.DataFrame, doubtful: NDArray[np.bool_], marks: NDArray[np.int64] | int, output: Output
     ) -> tuple[list[int], int]:
         """The numbers of the rows that are late, and of the first one that has to wait until sessions are over, if any.
@@ -140,11 +142,11 @@ class SessionWindowOperator(Operator):
         self._merge_pending(output)
         keys = frame.filter(pl.Series(doubtful)).select(self._by).unique()
         numbered = frame.with_columns(pl.Series(_MARK, np.broadcast_to(marks, frame.height))).with_row_index(_ROW)
-        judged = joined_by_keys(numbered, keys, self._by, "semi")
+        numbered = joined_by_keys(numbered, keys, self._by, "semi")
         spans = self._spans(keys)
-        columns = (judged[name].to_list() for name in (_ROW, EVENT_TIME, END, _MARK))
+        columns = (numbered[name].to_list() for name in (_ROW, EVENT_TIME, END, _MARK))
         late: list[int] = []
-        for key, row, time, row_end, mark in zip(key_values(judged, self._partials.keys), *columns, strict=True):
+        for key, row, time, row_end, mark in zip(key_values(numbered, self._partials.keys), *columns, strict=True):
             first, end, gone = time, row_end, False
             apart: list[tuple[int, int]] = []
             for span in spans.get(key, ()):
@@ -187,8 +189,8 @@ class SessionWindowOperator(Operator):
         self._ended = None
         return False
 
-    def go_on(self) -> bool:
-        return self._stored.go_on()
+    def run_background_slice(self) -> bool:
+        return self._stored.run_background_slice()
 
     def _merge_pending(self, output: Output) -> None:
         if not self._pending:
@@ -228,7 +230,7 @@ class SessionWindowOperator(Operator):
         return OperatorSnapshot(keyed=frozen)
 
     def _restore(self, restored: RestoredState) -> None:
-        for sessions, repeated in taken_together(self._decoded(restored)):
+        for sessions, repeated in batched_segments(self._decoded(restored)):
             self._stored.add(self._sessions.fused(sessions) if repeated else sessions)
 
     def _decoded(self, restored: RestoredState) -> Iterator[tuple[int, pl.DataFrame, bool]]:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from penstock.batches import EVENT_TIME, visible
+from penstock.core.batches import EVENT_TIME, visible
+from penstock.core.times import format_duration
 from penstock.errors import IncompatibleStateError, UserCodeError
 from penstock.expressions import output_field, to_polars
-from penstock.graph.logical import Node, SessionWindow
+from penstock.functions.windows.definitions import SessionWindow
+from penstock.plan.logical import Node
 from penstock.task.operators.partials import Partials
-from penstock.times import format_duration
 from penstock.types import DURATION, polars_type
 
 if TYPE_CHECKING:

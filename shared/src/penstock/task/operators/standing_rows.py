@@ -16,8 +16,9 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from penstock.batches import EVENT_TIME
-from penstock.graph.logical import RETRACTED, Node
+from penstock.core.batches import EVENT_TIME
+from penstock.functions.windows.definitions import RETRACTED
+from penstock.plan.logical import Node
 from penstock.state.columns import canonical_keys, key_frame, key_values
 from penstock.state.counted_rows import COUNT, CountedRows
 from penstock.state.segments import decode_segments
@@ -25,12 +26,12 @@ from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, 
 from penstock.task.operators.changes import changes, count_of_change
 from penstock.task.operators.keyed_table import INDEX, WRITTEN, Beside, KeyedTable
 
-CAME: Final = "__came"
+ARRIVAL: Final = "__came"
 """Int64: the place of a row among all that its subtask was given."""
 
 
 class StandingRowsOperator(Operator):
-    """On a keyed stream of changes; which rows stand for a key, a subclass says."""
+    """On a keyed stream of changes, or of facts, which stay; which rows stand for a key, a subclass says."""
 
     def __init__(
         self, node: Node, kind: str, *, most: int = 1, beside: Mapping[str, pl.DataType] | None = None,
@@ -50,15 +51,16 @@ class StandingRowsOperator(Operator):
         self._operator = node.operator_id
         self._kind = kind
         self._most = most
+        self._of_facts = source.mode != "retract"
         self._keys = source.schema.select(source.keys)
         self._hidden = [EVENT_TIME] if node.event_time else []
         self._names = [*node.schema.names, *self._hidden]
         types = {**source.row_schema.polars(), **(beside or {})}
-        self._kept = {**types, COUNT: pl.Int64(), CAME: pl.Int64()}
+        self._kept = {**types, COUNT: pl.Int64(), ARRIVAL: pl.Int64()}
         self._touched = None if ttl_us is None else KeyedTable(self._keys, {}, ttl_us=ttl_us)
         freezes = None if self._touched is None else self._touched.freezes
-        self._rows = CountedRows(self._keys.names, types, newest=CAME, order=order, freezes=freezes)
-        self._came = 0
+        self._rows = CountedRows(self._keys.names, types, newest=ARRIVAL, order=order, freezes=freezes)
+        self._arrivals = 0
         self._context: OperatorContext
 
     @abstractmethod
@@ -86,7 +88,7 @@ class StandingRowsOperator(Operator):
         both = both.with_columns(pl.lit(None, kind).alias(name) for name, kind in missing.items())
         rows = both.filter(pl.col(COUNT).is_not_null())
         self._rows.add(rows)
-        self._came = int(rows[CAME].to_numpy().max(initial=self._came))
+        self._arrivals = int(rows[ARRIVAL].to_numpy().max(initial=self._arrivals))
         if self._touched is None:
             return
         dated = WRITTEN in both.columns
@@ -95,6 +97,8 @@ class StandingRowsOperator(Operator):
     def process(self, frame: pl.DataFrame, output: Output) -> None:
         if frame.height == 0:
             return
+        if self._of_facts:
+            frame = frame.with_columns(pl.lit(False).alias(RETRACTED))
         changed = self._changed(canonical_keys(frame, self._keys))
         if changed.height:
             output.rows(changed.select(self._names))
@@ -111,13 +115,17 @@ class StandingRowsOperator(Operator):
         after = self._standing(only_keys)
         if self._touched is not None:
             self._touch(self._touched, only_keys, after)
+        return self._differences(before, after, keys)
+
+    def _differences(self, before: pl.DataFrame, after: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
+        """What is sent where such rows stood for these keys, and such ones do now."""
         return changes(before, after, keys, self._most)
 
     def _add(self, rows: pl.DataFrame) -> None:
-        place = pl.int_range(self._came + 1, self._came + 1 + pl.len(), dtype=pl.Int64)
-        came = pl.when(RETRACTED).then(0).otherwise(place).alias(CAME)
-        self._came += rows.height
-        rows = self._prepared(rows.with_columns(count_of_change(), came))
+        place = pl.int_range(self._arrivals + 1, self._arrivals + 1 + pl.len(), dtype=pl.Int64)
+        arrival = pl.when(RETRACTED).then(0).otherwise(place).alias(ARRIVAL)
+        self._arrivals += rows.height
+        rows = self._prepared(rows.with_columns(count_of_change(), arrival))
         if self._touched is not None:
             known = self._rows.without_unknown(rows)
             self._context.metrics.lost_changes += rows.height - known.height
@@ -141,12 +149,12 @@ class StandingRowsOperator(Operator):
         if self._touched is not None:
             self._touched.close()
 
-    def go_on(self) -> bool:
-        return self._rows.go_on()
+    def run_background_slice(self) -> bool:
+        return self._rows.run_background_slice()
 
     def snapshot(self) -> OperatorSnapshot | None:
         if self._touched is not None:
-            frames = [(run.window, (piece.frame for piece in run.pieces())) for run in self._rows.freeze()]
+            frames = [(run.epoch, (piece.frame for piece in run.pieces())) for run in self._rows.freeze()]
             header, beside = {"kind": self._kind}, Beside(self._kept, frames)
             return OperatorSnapshot(keyed=self._touched.freeze(header, self._context, beside))
         max_parallelism, incremental = self._context.max_parallelism, self._context.incremental

@@ -4,6 +4,9 @@ A key keeps its best rows as one row of lists, best first. Rows of a batch that 
 together with them, and the ranks where another row stands now are sent. A row keeps its own event time, whichever rank it
 comes to: when it came there depends on batches. With a time to live a key none of whose ranks changed for so long begins
 anew.
+
+Without a column of ranks the changes of the best rows are sent instead: a row that is one of them now, and one that is
+none any more. A row that only moves between ranks, which is most of what happens to it, sends nothing.
 """
 
 from __future__ import annotations
@@ -13,21 +16,24 @@ from typing import Final, cast
 
 import polars as pl
 
-from penstock.batches import EVENT_TIME
+from penstock.core.batches import EVENT_TIME
 from penstock.errors import UserCodeError, without_context
-from penstock.expressions import to_polars
-from penstock.graph.logical import RANK, Node, Top
+from penstock.functions.windows.definitions import RETRACTED
+from penstock.plan.logical import Node
+from penstock.plan.operations.top import Top
 from penstock.state.columns import canonical_keys, key_values
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.keyed_table import INDEX, KeyedTable
+from penstock.task.operators.ordering import RowOrder
 from penstock.types import polars_type
 
 _KIND: Final = "top"
-_BY: Final = "__by"
+_RANK: Final = "__rank"
 _BEFORE: Final = "__before"
 """Int64: the rank that a row had; null for those of the batch."""
 _PLACE: Final = "__place"
+_FULL: Final = "__full"
 _STORED: Final = "__top_"
 _LEAST_SIFTED: Final = 1_024
 """Of so many rows or more those are left out first that cannot be among the best. Fewer are ranked in less time."""
@@ -41,18 +47,16 @@ class TopOperator(Operator):
         source = node.inputs[0]
         self._operator = node.operator_id
         self._where = f"{node.verb} ({node.operator_id})"
-        self._n, self._descending = operation.n, operation.descending
-        by = to_polars(operation.by, source.schema, self._where)
+        self._offset, self._last, self._rank_name = operation.offset, operation.last, operation.rank
+        self._order = RowOrder(operation.by, source.schema, self._where)
         self._keys = source.schema.select(source.keys)
         others = {field.name: polars_type(field.type) for field in source.schema if field.name not in self._keys}
         timed = {EVENT_TIME: pl.Int64()} if node.event_time else {}
         self._others = [*others, *timed]
         self._names = [*node.schema.names, *timed]
+        ordering = {name: pl.List(kind) for name, kind in self._order.types.items()}
         types = {f"{_STORED}{name}": pl.List(kind) for name, kind in {**others, **timed}.items()}
-        frame = pl.DataFrame(schema={field.name: polars_type(field.type) for field in source.schema})
-        kind = frame.select(by.alias(_BY)).schema[_BY]
-        self._by = (by.fill_nan(None) if kind.is_float() else by).alias(_BY)
-        self._table = KeyedTable(self._keys, {_BY: pl.List(kind), **types}, ttl_us=operation.ttl_us)
+        self._table = KeyedTable(self._keys, {**ordering, **types}, ttl_us=operation.ttl_us)
         self._context: OperatorContext
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
@@ -74,8 +78,8 @@ class TopOperator(Operator):
 
     def _rank(self, rows: pl.DataFrame, output: Output) -> None:
         self._table.forget()
-        by = list(self._keys.names)
-        rows = rows.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(_PLACE), self._by)
+        by, by_order = list(self._keys.names), self._order.names
+        rows = rows.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(_PLACE), *self._order.columns)
         rows = rows.with_columns(pl.col(_PLACE).first().over(by).alias(INDEX))
         touched = rows.filter(pl.col(_PLACE) == pl.col(INDEX))
         keys = key_values(touched, self._keys)
@@ -89,38 +93,52 @@ class TopOperator(Operator):
             changing = touched[INDEX].is_in(rows[INDEX].unique().implode())
             touched, keys = touched.filter(changing), list(compress(keys, changing))
             found = found.filter(found[INDEX].is_in(touched[INDEX].implode()))
-        fresh = rows.select(INDEX, pl.lit(None, pl.Int64).alias(_BEFORE), _BY, *self._others)
-        ranked = self._best(pl.concat([self._kept(found), fresh]))
-        stored = [pl.col(_BY), *(pl.col(name).alias(f"{_STORED}{name}") for name in self._others)]
-        self._table.put(keys, ranked.group_by(INDEX, maintain_order=True).agg(stored))
-        self._send(ranked, touched, output)
+        fresh = rows.select(INDEX, pl.lit(None, pl.Int64).alias(_BEFORE), *by_order, *self._others)
+        ranked = self._ranked(pl.concat([self._kept(found), fresh]))
+        best = ranked.filter(pl.col(_RANK) <= self._last)
+        stored = [*map(pl.col, by_order), *(pl.col(name).alias(f"{_STORED}{name}") for name in self._others)]
+        self._table.put(keys, best.group_by(INDEX, maintain_order=True).agg(stored))
+        self._send(best if self._rank_name is not None else ranked, touched, output)
 
     def _hopeful(self, rows: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
-        """The rows that are not behind `n` kept ones of their key; a kept one that is as good came before."""
-        full = found.filter(pl.col(_BY).list.len() == self._n)
-        last = rows.select(INDEX).join(
-            full.select(INDEX, pl.col(_BY).list.last()), on=INDEX, how="left", maintain_order="left"
-        )[_BY]
-        worse = rows[_BY] <= last if self._descending else rows[_BY] >= last
-        return rows.filter(~worse.fill_null(False))
+        """The rows that are not behind as many kept ones of their key as are kept; one that is as good came before."""
+        by = self._order.names
+        full = found.filter(pl.col(by[0]).list.len() == self._last)
+        lasts = full.select(INDEX, pl.lit(True).alias(_FULL), *(pl.col(name).list.last() for name in by))
+        last = rows.select(INDEX).join(lasts, on=INDEX, how="left", maintain_order="left")
+        return rows.filter(~(last[_FULL].fill_null(False) & self._order.not_before(rows, last)))
 
     def _kept(self, found: pl.DataFrame) -> pl.DataFrame:
         """The best rows so far of these keys, best first."""
         kept = found.explode(list(self._table.types))
         ranks = pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(INDEX).alias(_BEFORE)
-        return kept.select(INDEX, ranks, _BY, *(pl.col(f"{_STORED}{name}").alias(name) for name in self._others))
+        others = (pl.col(f"{_STORED}{name}").alias(name) for name in self._others)
+        return kept.select(INDEX, ranks, *self._order.names, *others)
 
-    def _best(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The best rows of each key with their rank, keys in order of their first row; rows come in order of arrival."""
-        ordered = rows.sort(INDEX, _BY, descending=[False, self._descending], nulls_last=True, maintain_order=True)
-        ranks = pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(INDEX).alias(RANK)
-        return ordered.with_columns(ranks).filter(pl.col(RANK) <= self._n)
+    def _ranked(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows of each key with their rank, keys in order of their first row; rows come in order of arrival."""
+        ranks = pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(INDEX).alias(_RANK)
+        return self._order.sorted(rows, INDEX).with_columns(ranks)
 
     def _send(self, ranked: pl.DataFrame, touched: pl.DataFrame, output: Output) -> None:
-        changed = ranked.filter(pl.col(_BEFORE).is_null() | (pl.col(_BEFORE) != pl.col(RANK)))
+        changed = self._new_ranks(ranked) if self._rank_name is not None else self._changes(ranked)
         beside = touched.select(INDEX, *self._keys.names)
         changed = changed.join(beside, on=INDEX, how="left", maintain_order="left")
-        output.rows(changed.select(self._names))
+        if changed.height:
+            output.rows(changed.select(self._names))
+
+    def _new_ranks(self, best: pl.DataFrame) -> pl.DataFrame:
+        """The rows that stand at another rank than before."""
+        moved = pl.col(_BEFORE).is_null() | (pl.col(_BEFORE) != pl.col(_RANK))
+        changed = best.filter(moved & (pl.col(_RANK) > self._offset))
+        return changed.with_columns(pl.col(_RANK).alias(self._rank_name or _RANK))
+
+    def _changes(self, ranked: pl.DataFrame) -> pl.DataFrame:
+        """The rows that were among those that are sent and are no longer, and the other way round; key by key."""
+        before = ranked[_BEFORE].is_between(self._offset + 1, self._last).fill_null(False)
+        after = ranked[_RANK].is_between(self._offset + 1, self._last)
+        changed = ranked.with_columns((before & ~after).alias(RETRACTED)).filter(before != after)
+        return changed.sort(INDEX, ~pl.col(RETRACTED), maintain_order=True)
 
     def close(self) -> None:
         self._table.close()

@@ -12,29 +12,29 @@ import numpy as np
 import polars as pl
 
 from penstock.errors import UserCodeError, without_context
-from penstock.expressions import to_polars
-from penstock.graph.logical import RANK, RETRACTED, Node, Top
+from penstock.functions.windows.definitions import RETRACTED
+from penstock.plan.logical import Node
+from penstock.plan.operations.top import Top
 from penstock.state.counted_rows import COUNT, INDEX
-from penstock.state.row_order import order_of
-from penstock.task.operators.standing_rows import CAME, StandingRowsOperator
+from penstock.task.operators.changes import changed_rows
+from penstock.task.operators.ordering import RowOrder
+from penstock.task.operators.standing_rows import ARRIVAL, StandingRowsOperator
 
-_BY: Final = "__by"
 _ORDER: Final = "__order"
+_RANK: Final = "__rank"
 
 
 class TopOfChangesOperator(StandingRowsOperator):
-    """`top` on a keyed stream of changes."""
+    """`top` on a keyed stream of changes, or of facts where all rows are asked for."""
 
     def __init__(self, node: Node) -> None:
         operation, source = cast("Top", node.operation), node.inputs[0]
         self._where = f"{node.verb} ({node.operator_id})"
-        self._descending = operation.descending
-        by = to_polars(operation.by, source.schema, self._where)
-        kind = pl.DataFrame(schema=source.row_schema.polars()).select(by.alias(_BY)).schema[_BY]
-        self._by = (by.fill_nan(None) if kind.is_float() else by).alias(_BY)
+        self._offset, self._rank = operation.offset, operation.rank
+        self._row_order = RowOrder(operation.by, source.row_schema, self._where)
         super().__init__(
-            node, "top-of-changes", most=operation.n, beside={_BY: kind, _ORDER: pl.Int64()}, order=_ORDER,
-            ttl_us=operation.ttl_us,
+            node, "top-of-changes", most=operation.last, beside={**self._row_order.types, _ORDER: pl.Int64()},
+            order=_ORDER, ttl_us=operation.ttl_us,
         )  # fmt: skip
         self._ranked = [name for name in node.schema.names if name not in (*self._keys.names, RETRACTED)]
 
@@ -47,14 +47,23 @@ class TopOfChangesOperator(StandingRowsOperator):
             ) from error
 
     def _prepared(self, rows: pl.DataFrame) -> pl.DataFrame:
-        rows = rows.with_columns(self._by)
-        return rows.with_columns(pl.Series(_ORDER, order_of(rows[_BY], descending=self._descending)))
+        rows = rows.with_columns(self._row_order.columns)
+        return rows.with_columns(self._row_order.coarse(rows).alias(_ORDER))
 
     def _standing(self, keys: pl.DataFrame) -> pl.DataFrame:
-        """Numbered by key and rank."""
+        """Numbered by key and rank; the first ones too, which are left out of what is sent."""
         rows = self._rows.greatest(keys, self._most).filter(pl.col(COUNT) > 0)
-        rows = rows.sort(INDEX, _BY, CAME, descending=[False, self._descending, False], nulls_last=True)
+        rows = self._row_order.sorted(rows, INDEX, [ARRIVAL])
         rows = rows[np.repeat(np.arange(rows.height), np.minimum(rows[COUNT].to_numpy(), self._most))]
-        rows = rows.with_columns(pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(INDEX).alias(RANK))
-        rows = rows.filter(pl.col(RANK) <= self._most)
-        return rows.select(pl.col(INDEX) * self._most + pl.col(RANK) - 1, *self._ranked)
+        rows = rows.with_columns(pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(INDEX).alias(_RANK))
+        rows = rows.filter(pl.col(_RANK) <= self._most)
+        if self._rank is not None:
+            rows = rows.with_columns(pl.col(_RANK).alias(self._rank))
+        return rows.select(pl.col(INDEX) * self._most + pl.col(_RANK) - 1, *self._ranked)
+
+    def _differences(self, before: pl.DataFrame, after: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
+        before, after = (rows.filter(pl.col(INDEX) % self._most >= self._offset) for rows in (before, after))
+        if self._rank is not None:
+            return super()._differences(before, after, keys)
+        by_key = pl.col(INDEX) // self._most
+        return changed_rows(before.with_columns(by_key), after.with_columns(by_key), keys)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 import polars as pl
 
-from penstock.batches import EVENT_TIME
+from penstock.core.batches import EVENT_TIME
+from penstock.core.times import MAX_WATERMARK
 from penstock.state.sorted_runs import SortedRuns, TimedRows, by_end
-from penstock.times import MAX_WATERMARK
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +34,7 @@ class WaitingRows:
         """`freezes`: tells which rows came before a snapshot."""
         self._freezes = freezes
         self._held: dict[int, list[pl.DataFrame]] = {}
-        """In order of arrival, by the windows in which they came: see `penstock.state.freezes`."""
+        """In order of arrival, by the epochs in which they came: see `penstock.state.freezes`."""
         self._held_rows = 0
         self._earliest = MAX_WATERMARK
         """The first event time of those."""
@@ -46,9 +46,9 @@ class WaitingRows:
         """State on the local disk lies there, if it does."""
         self._stored.folder = folder
 
-    def go_on(self) -> bool:
-        """Do a part of what is left of keeping them, for some milliseconds; whether more is left."""
-        return self._stored.go_on()
+    def run_background_slice(self) -> bool:
+        """Run a slice, of some milliseconds, of the merges that are left; returns whether any are left then."""
+        return self._stored.run_background_slice()
 
     def add(self, rows: pl.DataFrame) -> None:
         """Rows that wait from now on, all with the same columns, `EVENT_TIME` among them."""
@@ -58,21 +58,21 @@ class WaitingRows:
         if self._stored.folder is not None and self._held_rows >= _HELD_ROWS:
             self._store()
 
-    def _hold(self, window: int, rows: pl.DataFrame) -> None:
-        self._held.setdefault(window, []).append(rows)
+    def _hold(self, epoch: int, rows: pl.DataFrame) -> None:
+        self._held.setdefault(epoch, []).append(rows)
         self._held_rows += rows.height
         self._earliest = min(self._earliest, cast("int", rows[EVENT_TIME].min()))
 
     def _store(self) -> None:
-        for window, rows in self._taken():
+        for epoch, rows in self._drain_held():
             numbers = np.arange(self._numbered, self._numbered + rows.height, dtype=np.uint64)
             self._numbered += rows.height
-            self._stored.add(_timed(rows), numbers, window)
+            self._stored.add(_timed(rows), numbers, epoch)
 
-    def _taken(self) -> list[tuple[int, pl.DataFrame]]:
+    def _drain_held(self) -> list[tuple[int, pl.DataFrame]]:
         """Those that are held, and are not any more."""
         held, self._held, self._held_rows, self._earliest = self._held, {}, 0, MAX_WATERMARK
-        return [(window, pl.concat(frames)) for window, frames in held.items()]
+        return [(epoch, pl.concat(frames)) for epoch, frames in held.items()]
 
     def due(self, reached: int) -> Iterator[pl.DataFrame]:
         """Event time has reached `reached`: those that wait no more, those of one time in one frame.
@@ -103,18 +103,18 @@ class WaitingRows:
 
     def _held_due(self, reached: int) -> list[pl.DataFrame]:
         due: list[pl.DataFrame] = []
-        for window, rows in self._taken():
+        for epoch, rows in self._drain_held():
             due.append(rows.filter(pl.col(EVENT_TIME) <= reached))
             later = rows.filter(pl.col(EVENT_TIME) > reached)
             if later.height:
-                before = next(reversed(self._held), window)
-                self._hold(before if self._freezes.together(before, window) else window, later)
+                before = next(reversed(self._held), epoch)
+                self._hold(before if self._freezes.together(before, epoch) else epoch, later)
         return due
 
     def freeze(self) -> list[tuple[int, Iterable[pl.DataFrame]]]:
-        """Those that wait now: windows, and frames in order of arrival, which may be taken once, from any thread."""
-        stored = [(run.window, (piece.frame for piece in run.pieces())) for run in self._stored.freeze()]
-        return [*stored, *((window, list(frames)) for window, frames in self._held.items())]
+        """Those that wait now: epochs, and frames in order of arrival, which may be taken once, from any thread."""
+        stored = [(run.epoch, (piece.frame for piece in run.pieces())) for run in self._stored.freeze()]
+        return [*stored, *((epoch, list(frames)) for epoch, frames in self._held.items())]
 
 
 def _timed(rows: pl.DataFrame) -> TimedRows:

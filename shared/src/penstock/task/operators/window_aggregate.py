@@ -4,8 +4,9 @@ A batch is judged (late rows), split by pane and stored; nothing else happens pe
 moment of a window, its panes are grouped once by key and the results go out, in order of window end. With allowed
 lateness a row of a window that has fired sends the corrected results of the keys it touched, at the end of its batch.
 
-Responsible for when windows fire, what is late, and for snapshots. The arithmetic of windows is `window_shape`, on the
-clock of `window_clock`; the store is `window_panes`, grouping `partials`. Windows are known by their ends on that clock.
+Responsible for when windows fire, what is late, and for snapshots. The arithmetic of windows is
+`penstock.functions.windows.shape`, on the clock of `penstock.functions.windows.clock`; the store is `window_panes`,
+grouping `partials`. Windows are known by their ends on that clock.
 """
 
 from __future__ import annotations
@@ -16,19 +17,21 @@ from typing import Any, Final, cast
 import numpy as np
 import polars as pl
 
-from penstock.batches import EVENT_TIME, PANE, ROWS, WATERMARK
+from penstock.core.batches import EVENT_TIME, PANE, ROWS, WATERMARK
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK, format_duration
 from penstock.errors import IncompatibleStateError
-from penstock.graph.logical import FixedWindow, Node, WindowAggregate
+from penstock.functions.windows.definitions import FixedWindow
+from penstock.plan.logical import Node
+from penstock.plan.operations.window_aggregate import WindowAggregate
 from penstock.state.columns import joined_by_keys
 from penstock.state.freezes import ADDS
 from penstock.state.segments import decode_segments
 from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, PassingOperator, RestoredState
 from penstock.task.operators.lateness import FixedLateness
-from penstock.task.operators.levels import Part, merged_parts, taken_together
+from penstock.task.operators.levels import Part, batched_segments, merged_parts
 from penstock.task.operators.partials import Partials
 from penstock.task.operators.progress import GroupWatermarks, LateRows
 from penstock.task.operators.window_panes import FrozenPanes, Pane, PaneStore, split_runs
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK, format_duration
 
 _KIND: Final = "window"
 _WINDOW: Final = "__window"
@@ -84,8 +87,8 @@ class WindowAggregateOperator(PassingOperator):
         else:
             self._process_rows(frame, output)
 
-    def go_on(self) -> bool:
-        return self._store.go_on()
+    def run_background_slice(self) -> bool:
+        return self._store.run_background_slice()
 
     def _process_until(self, frame: pl.DataFrame, output: Output) -> pl.DataFrame | None:
         """Take the rows before one that must not meet a window that is over by then; returns what is from there on.
@@ -97,7 +100,7 @@ class WindowAggregateOperator(PassingOperator):
         if not behind.any():
             self._process_rows(frame, output)
             return None
-        late, shown, first_open = self._judge.judged(times, np.broadcast_to(marks, len(times)))
+        late, shown, first_open = self._judge.find_late(times, np.broadcast_to(marks, len(times)))
         held = behind & ~late & (self._shape.end_after(shown) < first_open)
         carried = frame[WATERMARK].fill_null(MIN_WATERMARK).to_numpy()
         # Windows that are over for a key group that is ahead are no more; those over by what rows carry are still here.
@@ -287,7 +290,7 @@ class WindowAggregateOperator(PassingOperator):
         return described
 
     def _restore(self, restored: RestoredState) -> None:
-        for rows, repeated in taken_together(self._decoded(restored)):
+        for rows, repeated in batched_segments(self._decoded(restored)):
             if repeated:  # a level has one partial per key
                 rows = self._partials.merge([rows], [*self._by, PANE])
             for start, part in split_runs(rows.drop(PANE), rows[PANE].to_numpy()):

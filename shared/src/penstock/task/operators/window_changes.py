@@ -1,7 +1,7 @@
 """`agg` on windows of changes: what holds in a window when event time reaches its end, sent once.
 
-The bounds of the window are a part of the key, and a row that is taken back says by itself which window it was in: it was
-put there by a time that is one of its columns. So changes are counted as in `penstock.task.operators.aggregate_changes`,
+The bounds of the window are a part of the key, and a retracted row says by itself which window it was in: it was put
+there by a time that is one of its columns. So changes are counted as in `penstock.task.operators.aggregate_changes`,
 until the window is over; then its keys are sent and forgotten, and whatever else comes for it is late.
 """
 
@@ -13,9 +13,10 @@ from typing import Any, ClassVar, Final, cast
 
 import polars as pl
 
-from penstock.batches import EVENT_TIME, WATERMARK
-from penstock.graph.describe import describe_window
-from penstock.graph.logical import Node, WindowChanges
+from penstock.core.batches import EVENT_TIME, WATERMARK
+from penstock.functions.windows.definitions import describe_window
+from penstock.plan.logical import Node
+from penstock.plan.operations.window_changes import WindowChanges
 from penstock.state.columns import canonical_keys, key_frame, key_values
 from penstock.task.operator import OperatorContext, Output, RestoredState
 from penstock.task.operators.aggregate_changes import AggregateChangesOperator
@@ -54,7 +55,7 @@ class WindowChangesOperator(AggregateChangesOperator):
         self._due.add(keys, fresh[_END])
 
     def fire_due(self, watermark: int, output: Output) -> bool:
-        keys = self._due.taken(self._watermarks.advance(watermark))
+        keys = self._due.pop_due(self._watermarks.advance(watermark))
         if not keys:
             return False
         found = self._table.find(keys)
@@ -77,7 +78,7 @@ class WindowChangesOperator(AggregateChangesOperator):
         return {**super()._header(), "window": self._window}
 
     def _note(self, rows: pl.DataFrame) -> None:
-        # Also of those that the table does not have: as many rows were taken back as were added, but others.
+        # Also of those that the table does not have: as many rows were popped back as were added, but others.
         keys = rows.select(self._keys.names).unique(maintain_order=True)
         self._due.add(key_values(keys, self._keys), keys[_END])
 
@@ -92,16 +93,16 @@ class _KeysByEnd:
         for key, end in zip(keys, ends.to_physical().to_list(), strict=True):
             self._keys.setdefault(end, {})[key] = None
 
-    def taken(self, reached: int) -> list[Any]:
+    def pop_due(self, reached: int) -> list[Any]:
         """Some of the keys whose windows are over at this watermark, in order of their ends; each is given once."""
-        taken: list[Any] = []
+        popped: list[Any] = []
         for end in sorted(end for end in self._keys if end - 1 <= reached):
             keys = self._keys[end]
-            some = list(islice(keys, _KEYS_PER_FRAME - len(taken)))
-            taken += some
+            some = list(islice(keys, _KEYS_PER_FRAME - len(popped)))
+            popped += some
             for key in some:
                 del keys[key]
             if keys:
                 break
             del self._keys[end]
-        return taken
+        return popped

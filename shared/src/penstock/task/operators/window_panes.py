@@ -3,8 +3,9 @@
 Rows are kept as slices of the batches they came in, at no cost, until there are enough to be worth grouping: grouping
 half a million rows at once costs half of grouping them in pieces. Partials of a pane are merged like the levels of an
 LSM tree: a merge is made when it at least doubles the smaller part, so every row is merged a logarithmic number of times.
-A large merge is left to `PaneStore.go_on`, which does it in parts; until it is done its levels stay what they were.
-Where state is on the local disk, large levels are, and the largest of the others from 256 MiB on.
+A large merge is left to `PaneStore.run_background_slice`, which runs it slice by slice; its levels stay as they are
+until it is done. Where state is on the local disk, large levels are, and the largest of the others from 256 MiB on.
+
 Frames are never changed, so a snapshot is a copy of lists. An incremental one has the frames of the panes that came since
 an earlier one; so long those are not merged with what was there (`penstock.state.freezes`).
 """
@@ -19,12 +20,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from penstock.batches import PANE
+from penstock.core.batches import PANE
+from penstock.functions.windows.clock import clock_of
 from penstock.state.freezes import Freeze, Freezes, FrozenAt, added
 from penstock.state.segments import encode_segments
 from penstock.task.operators.levels import Part, is_large, merged, merged_parts, on_disk
 from penstock.task.operators.partials import Partials
-from penstock.window_clock import clock_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +51,7 @@ class Pane:
     raw: list[Part] = field(default_factory=list[Part])
     raw_rows: int = 0
     combined: bool = False
-    """Whether what came are partials already."""
+    """Whether the input has partials already."""
     partials: list[Part] = field(default_factory=list[Part])
     whole: Part | None = None
     """All partials as one, if that was asked for and they are kept apart."""
@@ -64,9 +65,9 @@ class Pane:
         """A copy that shares the frames."""
         return Pane(list(self.raw), self.raw_rows, self.combined, list(self.partials))
 
-    def behind(self, window: int) -> Pane:
-        """What came behind that window."""
-        raw, partials = ([part for part in parts if part.window > window] for parts in (self.raw, self.partials))
+    def behind(self, epoch: int) -> Pane:
+        """The parts that arrived since that epoch."""
+        raw, partials = ([part for part in parts if part.epoch > epoch] for parts in (self.raw, self.partials))
         return Pane(raw, sum(part.frame.height for part in raw), self.combined, partials)
 
 
@@ -150,7 +151,7 @@ class PaneStore:
         for parts in self._together(pane.raw):
             grouped = fold([part.frame for part in parts], self._by)
             groups += grouped.height
-            pane.partials.append(Part(grouped, parts[-1].window))
+            pane.partials.append(Part(grouped, parts[-1].epoch))
         self._raw_rows -= pane.raw_rows
         pane.raw, pane.raw_rows = [], 0
         self._merging[id(pane)] = self._merge_levels(pane)
@@ -162,8 +163,8 @@ class PaneStore:
         for _ in self._merging.pop(id(pane), ()):
             pass
 
-    def go_on(self) -> bool:
-        """Do a part of the merges that are left; whether more is left."""
+    def run_background_slice(self) -> bool:
+        """Run a slice of the merges that are left; returns whether any are left then."""
         while self._merging:
             first = next(iter(self._merging))
             for _ in self._merging[first]:
@@ -172,17 +173,17 @@ class PaneStore:
         return False
 
     def _together(self, parts: Sequence[Part]) -> list[list[Part]]:
-        """The parts in their order, those that may be merged in one list; windows never fall."""
+        """The parts in their order, those that may be merged in one list; epochs never fall."""
         lists = [[parts[0]]]
         for part in parts[1:]:
-            if self.freezes.together(lists[-1][-1].window, part.window):
+            if self.freezes.together(lists[-1][-1].epoch, part.epoch):
                 lists[-1].append(part)
             else:
                 lists.append([part])
         return lists
 
     def _merge_levels(self, pane: Pane) -> Iterator[None]:
-        """Merge each level, the newest first, with those that are not twice as large as what comes on top of them."""
+        """Merge the newest of parts that may be merged with older ones, each less than twice as large as it by then."""
         after: list[Part] = []
         for parts in reversed(self._together(pane.partials)):
             merging, rows = [parts[-1]], parts[-1].frame.height
@@ -320,7 +321,7 @@ class FrozenPanes(FrozenAt):
         levels = list(pane.partials)
         if pane.raw:
             fold = self._partials.merge if pane.combined else self._partials.group
-            levels.append(Part(fold([part.frame for part in pane.raw], by), pane.raw[-1].window))
+            levels.append(Part(fold([part.frame for part in pane.raw], by), pane.raw[-1].epoch))
         for part in merged_parts(self._partials, by, levels):
             if part is not None:
                 yield part.with_columns(pl.lit(start, pl.Int64).alias(PANE)).select(columns)

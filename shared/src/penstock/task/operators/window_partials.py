@@ -1,4 +1,4 @@
-"""`agg` of windows under a trigger, with a partial per window: `penstock.window_accounts` run as a keyed process.
+"""`agg` of windows under a trigger, a partial per window: `penstock.functions.windows.partials` run as a keyed process.
 
 The process notes down which rows and stored partials every firing is of. They are settled together, when firings are
 handed on, when enough rows wait and before a snapshot: rows become partials of their units, units are merged along what
@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 import polars as pl
 
-from penstock.batches import EVENT_TIME
-from penstock.graph.logical import Node, WindowRows
+from penstock.core.batches import EVENT_TIME
+from penstock.functions.windows.partials import PartialProcess, Totalled, schema_of_partials
+from penstock.plan.logical import Node
+from penstock.plan.operations.window_rows import WindowRows
 from penstock.state.columns import key_frame
 from penstock.task.operators.partial_scan import PartialScan
 from penstock.task.operators.partials import Partials
 from penstock.task.operators.window_rows import WindowProcessOperator, of_windows
 from penstock.task.rows import RowReader, RowWriter
-from penstock.window_accounts import PartialProcess, Totalled, schema_of_partials
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -81,11 +82,11 @@ class WindowPartialsOperator(WindowProcessOperator):
 
     # -- settling -------------------------------------------------------------------------------------------------------
 
-    def taken(self, firing: Totalled) -> Totalled:
+    def copied(self, firing: Totalled) -> Totalled:
         """Nobody changes a firing."""
         return firing
 
-    def frame_of_taken(self, firings: list[Totalled], event_times: list[int] | None = None) -> pl.DataFrame:
+    def frame_of_copies(self, firings: list[Totalled], event_times: list[int] | None = None) -> pl.DataFrame:
         """One row per firing, in order."""
         partials = self._settle([(firing.units, firing.upto) for firing in firings])
         beside = key_frame([firing.key for firing in firings], self._keys).hstack(of_windows(firings))

@@ -1,4 +1,4 @@
-"""Windows over the raw rows: `penstock.window_process` run as a keyed process, and the aggregates of what it fires.
+"""Windows over raw rows: `penstock.functions.windows.process` run as a keyed process, and aggregates of what it fires.
 
 Firings are gathered as the rows of functions are, and those of a batch are aggregated together: their rows become one
 frame, grouped by firing.
@@ -11,20 +11,22 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import polars as pl
 
-from penstock.batches import EVENT_TIME
-from penstock.graph.logical import RETRACTED, Node, SessionWindow, WindowRows
+from penstock.core.batches import EVENT_TIME
+from penstock.functions.windows.definitions import RETRACTED, SessionWindow
+from penstock.functions.windows.results import Fired
+from penstock.plan.logical import Node
+from penstock.plan.operations.window_rows import WindowRows
 from penstock.state.columns import key_frame
 from penstock.task.operators.partials import Partials
 from penstock.task.operators.process import KeyedProcessOperator
 from penstock.task.operators.sessions import END, SessionGap
 from penstock.task.rows import RowWriter
-from penstock.window_results import Fired
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from penstock.functions.windows.partials import Totalled
     from penstock.task.operator import OperatorContext, RestoredState
-    from penstock.window_accounts import Totalled
 
 _FIRING: Final = "__firing"
 _ROWS_AT_ONCE: Final = 65_536
@@ -72,11 +74,11 @@ class FiringWriter:
         self._timed = source.event_time
         self._names = list(node.schema.names)
 
-    def taken(self, firing: Fired) -> Fired:
+    def copied(self, firing: Fired) -> Fired:
         """Nobody changes a firing."""
         return firing
 
-    def frame_of_taken(self, firings: list[Fired], event_times: list[int] | None = None) -> pl.DataFrame:
+    def frame_of_copies(self, firings: list[Fired], event_times: list[int] | None = None) -> pl.DataFrame:
         """One row per firing, in order."""
         results: list[pl.DataFrame] = []
         start = rows = 0

@@ -1,0 +1,262 @@
+"""`penstock sql`: statements of a file, of the command line, or of a prompt."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+from rich.console import Console
+from rich.table import Table
+
+from penstock.connectors import collecting, console
+from penstock.embedded import EmbeddedSettings, run_pipeline
+from penstock.errors import PenstockError, UsageError
+from penstock.graph.jobgraph import build_job_graph
+from penstock.loading import make_importable, parse_parameters
+from penstock.pipeline import Pipeline
+from penstock.plan.logical import LogicalPlan, Node, ancestors
+from penstock.plan.operations.write import Write
+from penstock.plan.tree import plan_tree
+from penstock.sql.answers import Answer, answer_of, completions, described, listed
+from penstock.sql.binding.context import Context
+from penstock.sql.binding.queries import Binder
+from penstock.sql.parsing import statements
+from penstock.sql.programs import Session
+from penstock.sql.syntax import Describe, Explain, Insert, Part, Query, SetOption, Show, StatementSet
+from penstock.sql.testing.tables import cell_of
+from penstock.sql.text import SqlText
+
+try:
+    import readline
+except ImportError:  # a Python without it edits no lines
+    readline = None
+
+_NAME: Final = "sql"
+_PROMPT: Final = "sql> "
+_FURTHER: Final = "...> "
+_HISTORY: Final = Path("~/.penstock_history")
+_HELP: Final = """\
+Statements end with a semicolon. SELECT shows rows (Ctrl-C leaves a query without an end), INSERT INTO runs until its
+input ends, CREATE TABLE and CREATE VIEW declare, EXPLAIN, DESCRIBE and SHOW TABLES show. Files need no declaration:
+SELECT * FROM read_csv('a.csv'), read_jsonl, read_parquet. Tab completes; quit or Ctrl-D ends."""
+
+
+@dataclass(frozen=True)
+class Sql:
+    """`penstock sql`."""
+
+    file: str | None
+    execute: str | None
+    param: list[str]
+    parallelism: int | None
+    json: bool
+
+
+def sql_command(command: Sql) -> int:
+    """Run statements; the exit code."""
+    if command.file and command.execute:
+        raise UsageError("give a file or --execute, not both")
+    asked = Asked(Console(emoji=False), as_json=command.json, parallelism=command.parallelism or 1)
+    parameters = parse_parameters(command.param)
+    if not command.file:
+        make_importable(Path.cwd())
+    if command.execute:
+        asked.run(SqlText(command.execute, "<sql>", parameters))
+    elif command.file:
+        path = Path(command.file)
+        if not path.is_file():
+            raise UsageError(f"{path}: there is no such file")
+        make_importable(path.resolve().parent)
+        asked.run(SqlText(path.read_text(), str(path), parameters))
+    else:
+        Shell(asked).loop()
+    return 0
+
+
+@dataclass
+class Asked:
+    """Statements one after the other, and what they show."""
+
+    output: Console
+    as_json: bool = False
+    parallelism: int = 1
+    pipeline: Pipeline = field(default_factory=lambda: Pipeline(_NAME))
+
+    def __post_init__(self) -> None:
+        self.session = Session(self.pipeline.plan)
+
+    def run(self, text: SqlText) -> None:
+        """All statements of a text: what it inserts is run together, behind its last statement.
+
+        Raises:
+            SqlError: it is wrong.
+        """
+        before = {*self.pipeline.plan}
+        for part in statements(text):
+            self._one(text, part)
+        writes = [node for node in self.pipeline.plan if node not in before and isinstance(node.operation, Write)]
+        if writes:
+            self._run_writes(writes)
+
+    def _one(self, text: SqlText, part: Part) -> None:
+        context = Context(text, self.pipeline.plan, self.session.catalogue)
+        match part:
+            case Query():
+                self._show(answer_of(context, Binder(context).ordered(part)))
+            case Explain():
+                self._explain(context, part)
+            case Describe():
+                self._table(("column", "type", ""), described(context, self.session.catalogue, part))
+            case Show() if part.what in ("TABLES", "VIEWS", "FUNCTIONS"):
+                self._table((part.what.lower(),), [(name,) for name in listed(self.session.catalogue, part)])
+            case Show():
+                raise context.error(part, f"SHOW {part.what} is not supported; there are TABLES, VIEWS and FUNCTIONS")
+            case SetOption(key=None):
+                self._table(("setting", "value"), sorted(self.session.settings.values.items()))
+            case _:
+                self.session.execute(text, part, lambda rows: None)
+
+    # -- running --------------------------------------------------------------------------------------------------------
+
+    def _show(self, answer: Answer) -> None:
+        if not answer.bounded:
+            self._stream(answer)
+            return
+        sink = collecting.Sink()
+        self._run(self.pipeline.plan.ending_in(answer.rows.node, Write(sink)))
+        schema = answer.rows.node.schema.polars()
+        self._frame(answer, answer.arranged(pl.DataFrame(sink.rows, schema=schema, orient="row")))
+
+    def _stream(self, answer: Answer) -> None:
+        """Rows as they come, as lines of JSON, until they end or Ctrl-C."""
+        with contextlib.suppress(KeyboardInterrupt):
+            self._run(self.pipeline.plan.ending_in(answer.rows.node, Write(console.Sink())))
+
+    def _run(self, plan: LogicalPlan) -> None:
+        part = Pipeline(self.pipeline.name)
+        part.plan = plan
+        settings = EmbeddedSettings(durable=False, parallelism=self.parallelism)
+        run_pipeline(part, settings, directory=None, resume=False)
+
+    def _run_writes(self, writes: Sequence[Node]) -> None:
+        wanted = {node for write in writes for node in (write, *ancestors(write))}
+        self._run(replace(self.pipeline.plan, nodes=[node for node in self.pipeline.plan if node in wanted]))
+        for write in writes:
+            table = (write.uid or write.operator_id).partition(f".{write.verb}")[0]
+            self.output.print(f"{table}: written", style="dim", markup=False, highlight=False)
+
+    def _explain(self, context: Context, part: Explain) -> None:
+        statement = part.statement
+        if isinstance(statement, Query):
+            answer = answer_of(context, Binder(context).ordered(statement))
+            plan = self.pipeline.plan.ending_in(answer.rows.node, Write(console.Sink()))
+        elif isinstance(statement, Insert | StatementSet):
+            session = self.session.over(replace(self.pipeline.plan, nodes=[]))
+            session.execute(context.text, statement, lambda rows: None)
+            plan = session.plan
+        else:
+            raise context.error(part, "EXPLAIN is for queries and INSERT INTO")
+        graph = build_job_graph(plan, self.parallelism)
+        if "ESTIMATED_COST" in part.details:
+            raise context.error(part, "EXPLAIN ESTIMATED_COST is not supported: costs are not estimated")
+        if "JSON_EXECUTION_PLAN" in part.details:
+            print(json.dumps(graph.to_json(), indent=2))
+            return
+        self.output.print(plan_tree(plan), markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+    # -- showing --------------------------------------------------------------------------------------------------------
+
+    def _frame(self, answer: Answer, frame: pl.DataFrame) -> None:
+        if self.as_json or not self.output.is_terminal:
+            for row in frame.iter_rows(named=True):
+                print(json.dumps(row, default=str, ensure_ascii=False))
+            return
+        kinds = [each.type for each in answer.fields]
+        rows = [[cell_of(value, kind) for value, kind in zip(row, kinds, strict=True)] for row in frame.iter_rows()]
+        self._table(frame.columns, rows)
+        self.output.print(f"{frame.height:,} {'row' if frame.height == 1 else 'rows'}", style="dim", highlight=False)
+
+    def _table(self, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        if self.as_json or not self.output.is_terminal:
+            for row in rows:
+                print("\t".join(row))
+            return
+        table = Table(*names)
+        for row in rows:
+            table.add_row(*row)
+        self.output.print(table, markup=False, highlight=False)
+
+
+class Shell:
+    """A prompt: history, completion, statements of several lines."""
+
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
+
+    def loop(self) -> None:
+        """Read statements until the input ends."""
+        self._prepare()
+        interactive = sys.stdin.isatty()
+        if interactive:
+            self._asked.output.print("Flink SQL on Penstock; help; shows what there is.", style="dim", highlight=False)
+        waiting = ""
+        while True:
+            try:
+                line = input((_FURTHER if waiting else _PROMPT) if interactive else "")
+            except EOFError:
+                break
+            except KeyboardInterrupt:
+                print()
+                waiting = ""
+                continue
+            if not waiting and line.strip().rstrip(";").lower() in ("quit", "exit"):
+                break
+            if not waiting and line.strip().rstrip(";").lower() == "help":
+                self._asked.output.print(_HELP, highlight=False)
+                continue
+            waiting = f"{waiting}\n{line}" if waiting else line
+            if waiting.rstrip().endswith(";"):
+                self._try(waiting)
+                waiting = ""
+        if waiting.strip():
+            self._try(waiting)
+
+    def _try(self, text: str) -> None:
+        try:
+            self._asked.run(SqlText(text))
+        except PenstockError as error:
+            self._asked.output.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
+        except KeyboardInterrupt:
+            print()
+
+    def _prepare(self) -> None:
+        if readline is None:
+            return
+        history = _HISTORY.expanduser()
+        with contextlib.suppress(OSError):
+            readline.read_history_file(history)
+        atexit.register(_save_history, str(history))
+        readline.set_completer_delims(" \t\n()`,;=<>+-*/.'")
+        readline.set_completer(self._complete)
+        readline.parse_and_bind("tab: complete")
+
+    def _complete(self, word: str, number: int) -> str | None:
+        assert readline is not None
+        line = readline.get_line_buffer()[: readline.get_endidx()]
+        catalogue = self._asked.session.catalogue
+        columns = [column.name for table in catalogue.tables.values() for column in table.statement.columns]
+        found = completions(line, catalogue.names, columns)
+        return found[number] if number < len(found) else None
+
+
+def _save_history(path: str) -> None:
+    assert readline is not None
+    with contextlib.suppress(OSError):
+        readline.write_history_file(path)

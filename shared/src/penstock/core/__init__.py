@@ -1,0 +1,1 @@
+"""What every room uses: times, decimals, batches of rows, names, checks of arguments, scratch files."""

@@ -1,0 +1,1 @@
+"""Kafka for both planes: the settings of clients, and transactions that nobody has ended."""

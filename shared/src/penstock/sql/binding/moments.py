@@ -1,0 +1,34 @@
+"""Moments that a text names by another one and how far they are from it: `ts + INTERVAL '1' HOUR`, `NOW() - ...`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from penstock.sql.functions.intervals import interval, months_of
+from penstock.sql.syntax import Call, Interval, Part
+
+
+def moment(part: Part) -> tuple[Part, int] | None:
+    """What a part is made of by adding constant intervals, and how many microseconds are added; None if a month is."""
+    if not isinstance(part, Call) or part.function not in ("+", "-") or len(part.arguments) != 2:
+        return part, 0
+    inner, distance = part.arguments
+    if isinstance(inner, Interval) and part.function == "+":
+        inner, distance = distance, inner
+    if not isinstance(distance, Interval):
+        return part, 0
+    found, micros = moment(inner), micros_of(distance)
+    if found is None or micros is None:
+        return None
+    return found[0], found[1] + (micros if part.function == "+" else -micros)
+
+
+def micros_of(part: Part) -> int | None:
+    """The length of a constant interval; None for others, and for months."""
+    if not isinstance(part, Interval):
+        return None
+    found = interval(part.text, part.unit, part.to)
+    if months_of(found) is not None:
+        return None
+    value = found.value
+    return value // timedelta(microseconds=1) if isinstance(value, timedelta) else None

@@ -1,0 +1,107 @@
+"""Calls of Python functions: columns that are computed row by row before the expressions that they stand in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from penstock.expressions.typing_rules import promote
+from penstock.plan.building.columns import call_function
+from penstock.sql.binding.context import Context
+from penstock.sql.binding.expressions import Expressions, has_aggregate
+from penstock.sql.binding.names import Bound, columns_in, has_query, is_correlated, rewritten, within
+from penstock.sql.binding.relations import Relation, fresh, updates_with_keys, with_computed
+from penstock.sql.functions.arguments import sql_name
+from penstock.sql.functions.casts import cast
+from penstock.sql.python_functions import PythonFunction
+from penstock.sql.syntax import Call, Part
+from penstock.types import NULL
+
+Change = Callable[[Part], Part]
+
+
+def calls_python(context: Context, part: Part) -> bool:
+    """Whether a call of a Python function stands within a part."""
+    return any(isinstance(each, Call) and each.function in context.catalogue.functions for each in within(part))
+
+
+def with_python_calls(context: Context, relation: Relation, parts: Iterable[Part]) -> tuple[Relation, Change]:
+    """The rows with a column for each call whose arguments are columns of these rows, and what puts it into expressions.
+
+    Calls of aggregates, and of values over other rows, stay until these are known.
+
+    Raises:
+        SqlError: the arguments do not fit the function.
+    """
+    waiting = [part for part in parts if calls_python(context, part)]
+    replaced: dict[Part, Part] = {}
+
+    def change(part: Part) -> Part:
+        return rewritten(part, replaced.get)
+
+    while True:
+        waiting = [change(part) for part in waiting]
+        known = {*relation.rows.schema.names}
+        calls = dict.fromkeys(each for part in waiting for each in within(part) if _can_be_called(context, each, known))
+        if not calls:
+            return relation, lambda part: _changed(part, replaced)
+        for call in calls:
+            assert isinstance(call, Call)
+            relation, column = _called(context, relation, call)
+            replaced[call] = Bound(column, span=call.span)
+
+
+def _changed(part: Part, replaced: dict[Part, Part]) -> Part:
+    """With calls within calls, from the innermost outwards."""
+    while True:
+        found = rewritten(part, replaced.get)
+        if found == part:
+            return part
+        part = found
+
+
+def _can_be_called(context: Context, part: Part, known: set[str]) -> bool:
+    if not isinstance(part, Call) or part.function not in context.catalogue.functions:
+        return False
+    inner = [each for argument in part.arguments for each in within(argument)]
+    waits = any(
+        isinstance(each, Call) and (each.over or each.function in context.catalogue.functions) for each in inner
+    )
+    foreign = has_aggregate(part) or has_query(part) or is_correlated(part)
+    return not waits and not foreign and columns_in(part) <= known
+
+
+def _called(context: Context, relation: Relation, call: Call) -> tuple[Relation, str]:
+    function = context.catalogue.functions[call.function]
+    if call.distinct or call.filter is not None or call.order or call.over is not None:
+        raise context.error(
+            call, f"{call.function} is a function of one row; leave out DISTINCT, FILTER, ORDER BY and OVER"
+        )
+    count, most = len(call.arguments), len(function.parameters)
+    if not function.least <= count <= most:
+        takes = str(most) if function.least == most else f"{function.least} to {most}"
+        raise context.error(call, f"{call.function} takes {takes} arguments, not {count}: {_signature(function)}")
+    relation = updates_with_keys(relation)
+    binds = Expressions(context, relation.rows.node.row_schema)
+    made = {}
+    for part, parameter in zip(call.arguments, function.parameters, strict=False):
+        value = binds.bind(part)
+        if value.type != NULL and promote(value.type, parameter.type) != parameter.type:
+            wanted, given = sql_name(parameter.type), sql_name(value.type)
+            raise context.error(part, f"{parameter.name} of {call.function} is {wanted}, and this is {given}; CAST it")
+        if value.nullable and not parameter.nullable:
+            raise context.error(
+                part,
+                f"this may be NULL, and {parameter.name} of {call.function} takes no None; annotate it with | None, or "
+                "use COALESCE",
+            )
+        name = fresh(f"{call.function.lower()}_{parameter.name}", relation.rows.schema.names, made)
+        made[name] = value.expr if value.type == parameter.type else cast(value, parameter.type)
+    relation = with_computed(relation, made)
+    column = fresh(call.function.lower(), relation.rows.schema.names)
+    rows = call_function(relation.rows, column, function.function, tuple(made), function.gives)
+    return relation.with_rows(rows), column
+
+
+def _signature(function: PythonFunction) -> str:
+    parameters = ", ".join(f"{each.name} {sql_name(each.type)}" for each in function.parameters)
+    return f"{function.name}({parameters})"

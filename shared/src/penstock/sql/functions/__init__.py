@@ -1,0 +1,1 @@
+"""What SQL calls: scalar functions, operators and aggregates, as builders of expressions."""

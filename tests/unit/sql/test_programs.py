@@ -1,0 +1,241 @@
+"""Files of statements as pipelines: what they declare, what they write, and by which ids their state is found."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.connectors import kafka, postgres
+from penstock.coordination.artifacts import pack
+from penstock.embedded import EmbeddedSettings, run_pipeline
+from penstock.errors import PipelineError, UsageError
+from penstock.loading import load_pipeline
+from penstock.plan.logical import LogicalPlan
+from penstock.plan.operations.read import Read
+from penstock.plan.operations.write import Write
+from penstock.sql.parsing import statements
+from penstock.sql.programs import Program, Session
+from penstock.sql.text import SqlText
+
+ORDERS = """
+CREATE TABLE orders (id BIGINT, price DOUBLE, at TIMESTAMP(6), doubled AS price * 2,
+                     WATERMARK FOR at AS at - INTERVAL '5' SECOND)
+WITH ('connector' = 'filesystem', 'path' = 'orders.jsonl', 'format' = 'json');
+CREATE TABLE totals (id BIGINT, total DOUBLE)
+WITH ('connector' = 'filesystem', 'path' = '${out:totals}', 'format' = 'json');
+"""
+FILL = "INSERT INTO totals SELECT id, SUM(doubled) FROM orders WHERE price > 1 GROUP BY id;"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With 30 orders of three ids."""
+    monkeypatch.chdir(tmp_path)
+    rows = [{"id": n % 3, "price": float(n), "at": f"2026-01-01T00:00:{n:02}Z"} for n in range(30)]
+    (tmp_path / "orders.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def written(path: Path, text: str, **parameters: str) -> list[dict[str, Any]]:
+    """What a file of statements writes into a folder."""
+    file = path / "job.sql"
+    file.write_text(text)
+    run_pipeline(load_pipeline(str(file), parameters), EmbeddedSettings(durable=False), directory=None, resume=False)
+    parts = sorted((path / parameters.get("out", "totals")).glob("part-*"))
+    return [json.loads(line) for part in parts for line in part.read_text().splitlines()]
+
+
+def test_a_file_writes_what_it_says(folder: Path) -> None:
+    """Files cannot replace rows: of tables with an end they get the final ones."""
+    expected = [{"id": k, "total": sum(2.0 * n for n in range(2, 30) if n % 3 == k)} for k in range(3)]
+    assert sorted(written(folder, ORDERS + FILL), key=str) == sorted(expected, key=str)
+    assert len(written(folder, ORDERS + FILL, out="others")) == 3
+
+
+@pytest.mark.parametrize("time", ["2026-01-01 00:30:00", "2026-01-01T00:30:00", "2026-01-01T00:30:00Z"])
+def test_a_timestamp_without_a_zone_is_in_utc(folder: Path, time: str) -> None:
+    """As the page says of TIMESTAMP, and as Flink writes one in JSON; `timezone` names another zone."""
+    (folder / "orders.jsonl").write_text(json.dumps({"id": 1, "price": 2.0, "at": time}) + "\n")
+    fill = """
+    CREATE TABLE times (at TIMESTAMP(3)) WITH ('connector' = 'filesystem', 'path' = 'totals', 'format' = 'json');
+    INSERT INTO times SELECT at FROM orders;"""
+    assert written(folder, ORDERS + fill) == [{"at": "2026-01-01T00:30:00Z"}]
+    if not time.endswith("Z"):
+        berlin = ORDERS.replace("'format'", "'timezone' = 'Europe/Berlin', 'format'", 1)
+        assert written(folder, berlin + fill.replace("'totals'", "'berlin'"), out="berlin") == [
+            {"at": "2025-12-31T23:30:00Z"}
+        ]
+
+
+def test_columns_may_be_named_in_any_order(folder: Path) -> None:
+    rows = written(folder, ORDERS + "INSERT INTO totals (total) SELECT MAX(price) FROM orders;")
+    assert rows == [{"id": None, "total": 29.0}]
+
+
+def test_metadata_is_read_under_another_name() -> None:
+    """`FROM` says what of a record it is; it may be the event time."""
+    settings = (
+        "WITH ('connector' = 'kafka', 'topic' = 't', 'properties.bootstrap.servers' = 'b:9092', 'format' = 'json')"
+    )
+    plan = _plan(
+        f"""
+        CREATE TABLE t (a INT, at TIMESTAMP(3) METADATA FROM 'timestamp', `offset` BIGINT METADATA VIRTUAL,
+                        WATERMARK FOR at AS at - INTERVAL '5' SECOND) {settings};
+        CREATE TABLE p (a INT, at TIMESTAMP(3), o BIGINT) WITH ('connector' = 'print');
+        INSERT INTO p SELECT a, at, `offset` FROM t"""
+    )
+    source = next(node.operation.source for node in plan if isinstance(node.operation, Read))
+    assert isinstance(source, kafka.Source)
+    assert source.metadata == {"timestamp": "at", "offset": "offset"}
+    assert source.event_time is not None
+
+
+def test_a_topic_of_debezium_is_a_table_of_changes_as_in_flink() -> None:
+    settings = "'connector' = 'kafka', 'topic' = 't', 'properties.bootstrap.servers' = 'b:9092'"
+    start = "'scan.startup.mode' = 'earliest-offset', 'properties.group.id' = 'g'"
+    plan = _plan(
+        f"""
+        CREATE TABLE t (id BIGINT, a INT, PRIMARY KEY (id) NOT ENFORCED)
+        WITH ({settings}, {start}, 'format' = 'debezium-json');
+        CREATE TABLE totals (a INT, n BIGINT, PRIMARY KEY (a) NOT ENFORCED)
+        WITH ({settings}, 'value.format' = 'debezium-json');
+        INSERT INTO totals SELECT a, COUNT(*) FROM t GROUP BY a"""
+    )
+    source = next(node.operation.source for node in plan if isinstance(node.operation, Read))
+    assert isinstance(source, kafka.ChangeSource)
+    assert (source.debezium, source.keys) == (True, ("id",))
+    sink = next(node.operation.sink for node in plan if isinstance(node.operation, Write))
+    assert isinstance(sink, kafka.Sink)
+    assert (sink.wants_changes, sink.upsert_key) == (True, ("a",))
+
+
+def test_a_table_that_is_read_and_written_has_the_settings_of_both(folder: Path) -> None:
+    """Those of both say something of both: what is written with a delimiter is read with it."""
+    table = """
+    CREATE TABLE pairs (a BIGINT, b DOUBLE) WITH (
+        'connector' = 'filesystem', 'path' = 'pairs', 'format' = 'csv', 'csv.field-delimiter' = ';',
+        'existing' = 'replace', 'bad-rows' = 'skip', 'timezone' = 'UTC', 'batch-rows' = '10');"""
+    for fill in ("INSERT INTO pairs SELECT id, price FROM orders", "INSERT INTO totals SELECT a, b FROM pairs"):
+        rows = written(folder, f"{ORDERS} {table} {fill} WHERE {'id' if 'orders' in fill else 'a'} = 2;")
+    (part,) = (folder / "pairs").glob("part-*")
+    assert part.read_text().splitlines()[:2] == ["a;b", "2;2.0"]
+    assert len(rows) == 10
+    wrong = table.replace("existing", "exiting")
+    with pytest.raises(PipelineError, match="no setting 'exiting'; did you mean 'existing'"):
+        _plan(f"{wrong} CREATE TABLE p (a BIGINT) WITH ('connector' = 'print'); INSERT INTO p SELECT a FROM pairs")
+
+
+def test_a_database_is_named_as_jdbc_does() -> None:
+    """User and password are settings of their own there."""
+    settings = "'connector' = 'jdbc', 'table-name' = 't', 'url' = 'jdbc:postgresql://db:5432/shop'"
+    login = "'username' = 'u', 'password' = 'p@ss', 'driver' = 'org.postgresql.Driver'"
+    text = "CREATE TABLE t (a INT) WITH ({}); INSERT INTO t SELECT 1"
+    for given, expected in (
+        (settings, "postgresql://db:5432/shop"),
+        (f"{settings}, {login}", "postgresql://u:p%40ss@db:5432/shop"),
+    ):
+        sink = next(node.operation.sink for node in _plan(text.format(given)) if isinstance(node.operation, Write))
+        assert isinstance(sink, postgres.Sink)
+        assert sink.target.url.reveal() == expected
+
+
+def test_a_table_that_is_refused_is_not_declared() -> None:
+    """So that it can be corrected at a prompt."""
+    session = Session(LogicalPlan("p"))
+    wrong = SqlText("CREATE TABLE t (a INT) WITH ('connector' = 'prinnt')")
+    with pytest.raises(PipelineError, match="did you mean 'print'"):
+        session.execute(wrong, statements(wrong)[0], lambda rows: None)
+    right = SqlText(wrong.text.replace("prinnt", "print"))
+    session.execute(right, statements(right)[0], lambda rows: None)
+    assert session.catalogue.names == ["t"]
+
+
+def test_several_inserts_read_a_table_once(folder: Path) -> None:
+    declared = "CREATE TABLE dear (id BIGINT, price DOUBLE) WITH ('connector' = 'print');"
+    more = f"{declared} INSERT INTO dear SELECT id, price FROM orders;"
+    plan = _plan(ORDERS + FILL + more)
+    assert [node.verb for node in plan].count("read") == 1
+    assert [node.verb for node in plan].count("write") == 2
+
+
+def test_state_keeps_its_ids_where_a_text_is_changed(folder: Path) -> None:
+    """What is formatted otherwise, has further columns, or fills another table first."""
+    ids = _ids(ORDERS + FILL)
+    assert "totals.agg" in ids
+    assert _ids(ORDERS.replace("\n", " ") + FILL.replace("SELECT", "select\n\t").replace(",", " ,")) == ids
+    first = (
+        "CREATE TABLE dear (id BIGINT) WITH ('connector' = 'print'); INSERT INTO dear SELECT DISTINCT id FROM orders;"
+    )
+    assert ids <= _ids(ORDERS + first + FILL)
+    assert ids <= _ids(ORDERS + FILL.replace("WHERE price > 1", "WHERE price > 1 AND id < 7"))
+
+
+def test_a_table_like_another_has_its_columns_and_settings(folder: Path) -> None:
+    like = "CREATE TABLE o WITH ('path' = 'elsewhere') LIKE totals; INSERT INTO o SELECT id, price FROM orders;"
+    assert written(folder, ORDERS + like) == []
+    assert len([line for part in (folder / "elsewhere").glob("part-*") for line in part.read_text().splitlines()]) == 30
+
+
+def test_views_are_queries_with_names(folder: Path) -> None:
+    view = (
+        "CREATE VIEW few (k, p) AS SELECT id, price FROM orders WHERE price < 4; INSERT INTO totals SELECT * FROM few;"
+    )
+    assert sorted(row["total"] for row in written(folder, ORDERS + view)) == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_settings_of_a_text_are_those_of_its_pipeline(folder: Path) -> None:
+    (folder / "job.sql").write_text(
+        "SET 'pipeline.name' = 'nightly'; SET 'table.exec.state.ttl' = '2 h'; SET 'pipeline.max-parallelism' = '12';"
+        + ORDERS + FILL
+    )  # fmt: skip
+    pipeline = load_pipeline(str(folder / "job.sql"), {})
+    assert pipeline.name == "nightly"
+    assert pipeline.plan.state_ttl_us == 7_200_000_000
+    assert pipeline.plan.max_parallelism == 12
+
+
+def test_a_file_travels_to_a_cluster_as_it_is(folder: Path) -> None:
+    (folder / "job.sql").write_text(ORDERS + FILL)
+    packed = pack(str(folder / "job.sql"), {"out": "there"})
+    assert packed.artifact.target == "job.sql"
+    assert packed.artifact.requirements == ()
+    with zipfile.ZipFile(BytesIO(packed.data)) as archive:
+        archive.extractall(folder / "worker")
+    loaded = load_pipeline(str(folder / "worker" / "job.sql"), dict(packed.artifact.parameters))
+    assert [node.operator_id for node in loaded.plan] == [node.operator_id for node in _plan(ORDERS + FILL)]
+
+
+@pytest.mark.parametrize(
+    ("text", "parameters", "reason"),
+    [
+        (ORDERS, {}, "writes nothing"),
+        (ORDERS + FILL, {"outt": "x"}, "--param outt says nothing"),
+        (ORDERS.replace("${out:totals}", "${out}") + FILL, {}, "no --param out=..."),
+        (
+            ORDERS + "INSERT INTO totals SELECT id, at FROM orders;",
+            {},
+            "'at' is TIMESTAMP, and total of the table DOUBLE",
+        ),
+    ],
+)
+def test_a_file_that_cannot_run_says_why(folder: Path, text: str, parameters: dict[str, str], reason: str) -> None:
+    (folder / "job.sql").write_text(text)
+    with pytest.raises((PipelineError, UsageError), match=reason.replace("$", r"\$")):
+        load_pipeline(str(folder / "job.sql"), parameters)
+
+
+def _plan(text: str) -> LogicalPlan:
+    plan = LogicalPlan("job")
+    Program.of(SqlText(text)).add_to(plan)
+    return plan
+
+
+def _ids(text: str) -> set[str]:
+    return {
+        node.operator_id for node in _plan(text) if node.traits.keeps_state or node.traits.role in ("source", "sink")
+    }

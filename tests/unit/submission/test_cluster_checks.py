@@ -1,0 +1,51 @@
+"""What can only work in one directory is refused before it is sent to a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Pipeline
+from penstock.connectors import collecting, files, iterables, sqlite
+from penstock.errors import UsageError
+from penstock.submission.cluster_checks import check_fit
+from penstock.types import INT64, Field, Schema
+
+SCHEMA = Schema((Field("n", INT64),))
+
+
+def written(sink: Any) -> Pipeline:
+    p = Pipeline("here")
+    p.read(iterables.Source([{"n": 1}], schema=SCHEMA)).write(sink)
+    return p
+
+
+def read(source: Any) -> Pipeline:
+    p = Pipeline("here")
+    p.read(source).write(collecting.Sink())
+    return p
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "said"),
+    [
+        (lambda: read(files.Source("in/*.jsonl", schema=SCHEMA)), "files.Source('in/*.jsonl') is relative"),
+        (lambda: written(files.Sink("out")), "files.Sink('out') is relative"),
+        (lambda: read(sqlite.Source("shop.db", table="n", schema=SCHEMA)), "sqlite.Source('shop.db') is relative"),
+        (lambda: written(sqlite.Sink("shop.db", table="n")), "sqlite.Sink('shop.db') is relative"),
+    ],
+)
+def test_a_relative_path_is_refused(pipeline: Any, said: str) -> None:
+    """By the name of the connector, with what to do."""
+    with pytest.raises(UsageError, match="give an absolute path") as error:
+        check_fit(pipeline().plan)
+    assert said in str(error.value)
+
+
+def test_an_absolute_path_and_a_store_are_not(tmp_path: Path) -> None:
+    """Whether they are reached from there is known there."""
+    check_fit(written(files.Sink(tmp_path / "out")).plan)
+    check_fit(written(files.Sink("s3://lake/out")).plan)
+    check_fit(written(sqlite.Sink(tmp_path / "shop.db", table="n")).plan)
