@@ -285,6 +285,17 @@ def ranked(p: Pipeline, out: Path, rate: float | None) -> None:
     early.agg(**AGGREGATES, **estimates).final().write(files.Sink(out / "early"))
 
 
+def in_order(p: Pipeline, out: Path, rate: float | None) -> None:
+    """All rows in an order that no event time has."""
+    by_value = p.read(source(rate)).sort(["value", "number"], descending=[True, False])
+    by_value.select("value", "number", "at").write(files.Sink(out))
+
+
+def places(out: Path) -> Counter[str]:
+    """Every row with its place."""
+    return counted({"place": place, **row} for place, row in enumerate(rows(out)))
+
+
 def smaller(left: Event, right: Event) -> Event:
     best = left if (left.value, left.number) <= (right.value, right.number) else right
     return Event(best.number, left.key, best.value, best.at)
@@ -953,6 +964,7 @@ CASES = (
     Case("maps", maps, several_sinks),
     Case("files", read_files, several_sinks),
     Case("iterable", read_iterable, every_row),
+    Case("in-order", in_order, places),
 )
 
 

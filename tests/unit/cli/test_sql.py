@@ -121,8 +121,9 @@ def test_rows_that_are_shown_as_they_come_have_the_columns_of_the_query(
 ) -> None:
     """Not those that the engine adds, nor one that they are ordered by."""
     kafka = "'connector' = 'kafka', 'topic' = 't', 'properties.bootstrap.servers' = 'b:9092', 'format' = 'json'"
-    for query in ("SELECT id FROM t LIMIT 5", "SELECT id FROM t ORDER BY x", "SELECT id FROM t ORDER BY x LIMIT 5"):
-        run(f"CREATE TABLE t (id INT, x INT) WITH ({kafka}); EXPLAIN JSON_EXECUTION_PLAN {query}")
+    for query in ("SELECT id FROM t LIMIT 5", "SELECT id FROM t ORDER BY at, x", "SELECT id FROM t ORDER BY x LIMIT 5"):
+        table = "CREATE TABLE t (id INT, x INT, at TIMESTAMP(3), WATERMARK FOR at AS at)"
+        run(f"{table} WITH ({kafka}); EXPLAIN JSON_EXECUTION_PLAN {query}")
         sink = json.loads(capsys.readouterr().out)["vertices"][-1]["operators"][-1]
         assert [column["name"] for column in sink["schema"]] in (["id"], ["id", "retracted"]), query
 

@@ -58,6 +58,8 @@ KINDS = {
         "SELECT k FROM w QUALIFY ROW_NUMBER() OVER (PARTITION BY window_start, window_end ORDER BY n) = 1",
         "SELECT SUM(x) OVER (PARTITION BY k ORDER BY ts) FROM a",
         "SELECT id, ROW_NUMBER() OVER (PARTITION BY k ORDER BY ts) FROM a",
+        "SELECT id FROM a ORDER BY ts, x DESC",
+        "SELECT n FROM w ORDER BY window_end, k",
     ),
     "updates": (
         "SELECT k, COUNT(*) FROM a GROUP BY k",

@@ -20,6 +20,7 @@ from penstock.plan.operations.join import Join
 from penstock.plan.operations.over import Over
 from penstock.plan.operations.over_current import OverCurrent
 from penstock.plan.operations.regular_join import RegularJoin
+from penstock.plan.operations.sort import Sort
 from penstock.plan.operations.temporal_filter import TemporalFilter
 from penstock.plan.operations.top import Top
 from penstock.savepoint.listing import rows_of
@@ -30,7 +31,7 @@ AT_ONCE, LATER = 1, 50
 OPERATIONS = {
     "as-of join": Join, "join in time": Join, "join by key": RegularJoin, "over": Over, "top": Top,
     "min of changes": AggregateChanges, "top of changes": Top, "over changes": OverCurrent,
-    "temporal filter": TemporalFilter,
+    "temporal filter": TemporalFilter, "sort": Sort,
 }  # fmt: skip
 
 
@@ -56,6 +57,8 @@ def node_of(verb: str) -> Node:
             stream = left.key_by("key").over().with_columns(total=col("value").sum())
         case "temporal filter":
             stream = left.key_by("key").top(1, by="value").temporal_filter(valid_until=col("at") + timedelta(hours=1))
+        case "sort":
+            stream = left.sort("value")
         case "top":
             stream = left.key_by("key").top(2, by="value")
         case _:
@@ -82,6 +85,7 @@ def frame_of(source: Node, key: str, value: int, second: int) -> pl.DataFrame:
         "at": at,
         "at_right": at,
         "valid_until": at + timedelta(hours=1),
+        "all": True,
         RETRACTED: False,
         EVENT_TIME: to_micros(at),
     }

@@ -40,6 +40,7 @@ from penstock.plan.building.joins import (
 from penstock.plan.building.keys import ALL_TOGETHER, check_keys, check_new_keys, key_by, key_names
 from penstock.plan.building.rows import Rows
 from penstock.plan.building.sets import set_operation
+from penstock.plan.building.sorting import sort
 from penstock.plan.building.sources import dead_letters
 from penstock.plan.building.temporal_filters import temporal_filter
 from penstock.plan.building.times import with_event_time, with_processing_time
@@ -47,6 +48,7 @@ from penstock.plan.operations.join import JoinKind
 from penstock.plan.operations.map_async import MapAsync
 from penstock.plan.operations.map_batches import MapBatches
 from penstock.plan.operations.map_rows import MapRows
+from penstock.plan.order import orders
 from penstock.types import Schema, schema_of
 
 if TYPE_CHECKING:
@@ -579,6 +581,38 @@ class Stream(StreamBase, Generic[T]):
         names = columns or self._node.schema.names
         check_keys(self._node.schema, names, "distinct")
         return self.key_by(*names).deduplicate(ttl=ttl)
+
+    def sort(
+        self,
+        by: Expr | str | Sequence[Expr | str],
+        *,
+        descending: bool | Sequence[bool] = False,
+        nulls_last: bool | Sequence[bool] | None = None,
+        late_to: OutputTag[Any] | None = None,
+    ) -> Stream[T]:
+        """All rows in one order, from one subtask: SQL's ORDER BY.
+
+        The rows are emitted when the input ends. An input without an end can be sorted by its event time, and then by
+        other columns: a row is emitted when the watermark passes its event time, and a row that arrives later than that
+        is late. Rows that are equal in all of `by` stay in the order of their arrival.
+
+        Args:
+            by: a column or an expression, or several, of which a later one decides where the ones before are equal.
+            descending: whether greater values come first; a list has one for each of `by`.
+            nulls_last: whether null is behind all values or in front of them, whatever the direction is; NaN is the
+                greatest value then, as in databases. Null and NaN are behind all others if not given. A list has one for
+                each of `by`.
+            late_to: the side output of late rows, which are counted and dropped if it is not given.
+
+        Raises:
+            PipelineError: such values have no order, the input has no end and the order does not begin with the event
+                time, or `late_to` is given for an input that ends.
+
+        Example:
+            >>> bids.sort("price", descending=True).select("auction", "price").collect().rows()
+            [(2, 250.0), (1, 120.0), (2, 80.0), (1, 50.0)]
+        """
+        return self._of(sort(self._rows, orders("sort", by, descending, nulls_last), late_to))
 
     def temporal_filter(
         self, *, valid_from: str | Expr | None = None, valid_until: str | Expr | None = None

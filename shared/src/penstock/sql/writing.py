@@ -6,11 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from penstock.expressions import col
+from penstock.plan.building.changes import final, has_end
 from penstock.plan.building.columns import project
+from penstock.plan.building.sorting import begins_with_event_time, sort
 from penstock.sql.binding.context import Context
 from penstock.sql.binding.projections import Ordered
 from penstock.sql.binding.queries import Binder
 from penstock.sql.binding.ranks import settled
+from penstock.sql.binding.relations import changes_of
 from penstock.sql.catalogue import Catalogue
 from penstock.sql.parsing import query
 from penstock.sql.python_functions import python_function
@@ -37,8 +40,34 @@ def rows_of_query(
 
 
 def finished(context: Context, found: Ordered) -> Rows:
-    """The columns that a query shows, under the names that it gives them."""
-    return _named(settled(context, found.relation))
+    """The columns that a query shows, under the names that it gives them, in its order.
+
+    Raises:
+        SqlError: there is no end at which the rows could be sorted, and the order is not that of event time.
+    """
+    relation = settled(context, found.relation)
+    if found.order:
+        relation = relation.with_rows(_sorted(context, relation, found))
+    return _named(relation)
+
+
+def _sorted(context: Context, relation: Relation, found: Ordered) -> Rows:
+    """Final rows in their order. The first rows of an endless input change as it grows, so they are changes, unsorted."""
+    ends, rows, span = has_end(relation.rows.node), relation.rows, found.span
+    if found.limited and not ends:
+        return rows
+    if rows.node.updates and ends:
+        rows = final(changes_of(relation).rows)
+    assert span is not None, "an order stands in the text"
+    by_event_time = found.by_event_time or begins_with_event_time(rows.node, found.order)
+    if not ends and (rows.node.updates or not by_event_time):
+        raise context.error(
+            span,
+            "rows of tables without an end are emitted as they come; ORDER BY can begin with their event time, "
+            "ascending, or stand with LIMIT; else leave it out",
+        )
+    with context.at(span):
+        return sort(rows, found.order, by_event_time=by_event_time)
 
 
 def _named(relation: Relation) -> Rows:

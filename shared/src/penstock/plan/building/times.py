@@ -1,4 +1,4 @@
-"""Another event time for rows."""
+"""The event time of rows: another one, and which column holds it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from penstock.connectors.event_times import TimeUnit, event_time_form
 from penstock.connectors.watermarks import for_rows
 from penstock.core.times import Duration, duration_us
 from penstock.expressions import Expr
+from penstock.expressions.nodes import Column
 from penstock.plan.building.rows import Rows
+from penstock.plan.logical import Node
 from penstock.plan.operations.event_time import AssignEventTime, AssignProcessingTime
+from penstock.plan.operations.project import Project
+from penstock.plan.operations.read import Read
 
 
 def with_event_time(
@@ -39,3 +43,27 @@ def with_processing_time(rows: Rows, every: Duration) -> Rows:
     """The moment at which a row passes as event time."""
     operation = AssignProcessingTime(duration_us(every, "with_processing_time: every", positive=True))
     return rows.derive(operation, rows.schema, rows.node.row_type, event_time=True)
+
+
+def event_time_column(node: Node) -> str | None:
+    """The column that holds the event time of rows as it is; None if none does."""
+    if not node.event_time:
+        return None
+    match node.operation:
+        case Read(source=source):
+            time = source.event_time
+        case AssignEventTime(event_time=time):
+            pass
+        case Project(columns=columns):
+            above = event_time_column(node.inputs[0])
+            plain = ((name, expr.node) for name, expr in columns)
+            return next((name for name, expr in plain if isinstance(expr, Column) and expr.name == above), None)
+        case _ if len(node.inputs) == 1 and node.traits.row_times == "kept" and node.schema == node.inputs[0].schema:
+            return event_time_column(node.inputs[0])
+        case _:
+            return None
+    if time is None or time.form.hidden or not isinstance(time.form.expression.node, Column):
+        return None
+    plain = time.form.unit is None and time.form.format is None
+    name = time.form.expression.node.name
+    return name if plain and name in node.schema else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.expressions import Expr, col
@@ -18,6 +18,7 @@ from penstock.sql.binding.ranks import settled
 from penstock.sql.binding.relations import (
     WINDOW_END,
     WINDOW_START,
+    WINDOW_TIME,
     Column,
     PendingRank,
     Relation,
@@ -28,7 +29,7 @@ from penstock.sql.binding.relations import (
     with_computed,
 )
 from penstock.sql.syntax import Constant, OrderItem, Part, Select
-from penstock.sql.text import counted
+from penstock.sql.text import Span, counted
 from penstock.types import INT32
 
 
@@ -38,6 +39,12 @@ class Ordered:
 
     relation: Relation
     order: tuple[Order, ...] = ()
+    span: Span | None = None
+    """Where the text says the order."""
+    limited: bool = False
+    """Whether they are the first rows of it."""
+    by_event_time: bool = False
+    """Whether the order begins with the time of the rows, or the ends of the windows of which they are results."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +93,20 @@ def projected(context: Context, select: Select, relation: Relation, clauses: Cla
         if select.distinct:
             found = changes_of(found)
             found = replace(found.with_rows(distinct_rows(found.rows, clauses.names)), windows=None)
-    return Ordered(found, tuple(orders))
+    by_event_time = bool(orders) and _rises_with_time(relation, clauses.order[0][0], orders[0])
+    return Ordered(found, tuple(orders), _span(item for _, item in clauses.order), by_event_time=by_event_time)
+
+
+def _span(order: Iterable[OrderItem]) -> Span | None:
+    return next((item.span for item in order), None)
+
+
+def _rises_with_time(relation: Relation, part: Part, order: Order) -> bool:
+    """Whether an expression is never less for a row of a greater event time."""
+    column = next((each for each in relation.columns if part == Bound(each.column)), None)
+    if column is None or order.descending or not relation.rows.node.event_time:
+        return False
+    return column.is_time or (relation.windows is not None and column.bound in (WINDOW_END, WINDOW_TIME))
 
 
 def _order(
@@ -157,6 +177,7 @@ def ordered_by(context: Context, relation: Relation, order: Sequence[OrderItem])
     shown = list(relation.shown)
     scope = Scope(context.text, relation)
     found: list[Order] = []
+    by_event_time = False
     for number, item in enumerate(order):
         place = numbered(context, item, len(shown))
         part = scope.resolve(item.expression) if place is None else Bound(shown[place].column, span=item.span)
@@ -165,8 +186,9 @@ def ordered_by(context: Context, relation: Relation, order: Sequence[OrderItem])
             name = fresh(f"order_{number}", relation.rows.schema.names)
             relation = with_computed(relation, {name: placed.expr})
             placed = replace(placed, expr=col(name))
+        by_event_time = _rises_with_time(relation, part, placed) if number == 0 else by_event_time
         found.append(placed)
-    return Ordered(relation, tuple(found))
+    return Ordered(relation, tuple(found), _span(order), by_event_time=by_event_time)
 
 
 def numbered(context: Context, part: Part, columns: int) -> int | None:

@@ -127,11 +127,11 @@ class Binder:
             raise self.context.error(query, "LIMIT needs a column that has an order; add ORDER BY")
         if limit == 0:
             none = filtered(self.context, relation, [Constant(False, span=query.span)])
-            return Ordered(none, found.order)
+            return replace(found, relation=none, limited=True)
         keyed_rows = together(changes_of(relation))
         with self.context.at((query.limit or query.offset or query).span):
             rows = top(keyed_rows.rows, limit, order, None, offset=offset, rank=None)
-        return Ordered(relation.with_rows(rows), found.order)
+        return replace(found, relation=relation.with_rows(rows), limited=True)
 
     def _count(self, part: Part | None, clause: str) -> int | None:
         if part is None:

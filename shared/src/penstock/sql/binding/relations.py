@@ -13,15 +13,12 @@ from penstock.functions.windows.definitions import CumulativeWindow, FixedWindow
 from penstock.plan.building.changes import known_keys, to_changes
 from penstock.plan.building.columns import project
 from penstock.plan.building.keys import keyed
+from penstock.plan.building.times import event_time_column
 from penstock.plan.building.windows import assign_windows
-from penstock.plan.operations.event_time import AssignEventTime
-from penstock.plan.operations.project import Project
-from penstock.plan.operations.read import Read
 
 if TYPE_CHECKING:
     from penstock.functions.windows.definitions import RowWindow
     from penstock.plan.building.rows import Rows
-    from penstock.plan.logical import Node
     from penstock.plan.order import Order
     from penstock.sql.text import Span
     from penstock.types import Field
@@ -226,27 +223,3 @@ def relation_of(rows: Rows, table: str | None) -> Relation:
     time = event_time_column(rows.node)
     names = rows.node.row_schema.names
     return Relation(rows, tuple(Column(name, name, table, is_time=name == time) for name in names))
-
-
-def event_time_column(node: Node) -> str | None:
-    """The column that holds the event time of rows as it is; None if none does."""
-    if not node.event_time:
-        return None
-    match node.operation:
-        case Read(source=source):
-            time = source.event_time
-        case AssignEventTime(event_time=time):
-            pass
-        case Project(columns=columns):
-            above = event_time_column(node.inputs[0])
-            plain = ((name, expr.node) for name, expr in columns)
-            return next((name for name, expr in plain if isinstance(expr, ColumnNode) and expr.name == above), None)
-        case _ if len(node.inputs) == 1 and node.traits.row_times == "kept" and node.schema == node.inputs[0].schema:
-            return event_time_column(node.inputs[0])
-        case _:
-            return None
-    if time is None or time.form.hidden or not isinstance(time.form.expression.node, ColumnNode):
-        return None
-    plain = time.form.unit is None and time.form.format is None
-    name = time.form.expression.node.name
-    return name if plain and name in node.schema else None

@@ -29,6 +29,7 @@ from penstock.plan.operations.project import Project
 from penstock.plan.operations.regular_join import RegularJoin
 from penstock.plan.operations.running_aggregate import RunningAggregate
 from penstock.plan.operations.running_reduce import RunningReduce
+from penstock.plan.operations.sort import Sort
 from penstock.plan.operations.temporal_filter import TemporalFilter
 from penstock.plan.operations.to_changes import ToChanges
 from penstock.plan.operations.top import Top
@@ -185,6 +186,10 @@ def build_operator(node: Node) -> Operator:
             from penstock.task.operators.temporal_filter import TemporalFilterOperator
 
             return TemporalFilterOperator(node)
+        case Sort():
+            from penstock.task.operators.sort import SortOperator
+
+            return SortOperator(node)
         case AggregateChanges():
             from penstock.task.operators.aggregate_changes import AggregateChangesOperator
 

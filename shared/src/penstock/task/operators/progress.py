@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 
     from penstock.plan.logical import Node
     from penstock.plan.operations.over import Over
+    from penstock.plan.operations.sort import Sort
     from penstock.plan.operations.window_aggregate import WindowAggregate
     from penstock.protocol.messages import OperatorMetrics
     from penstock.task.operator import OperatorContext, Output, RestoredState
+    from penstock.types import Schema
 
 
 class GroupWatermarks:
@@ -112,10 +114,11 @@ class GroupWatermarks:
 class LateRows:
     """Where late rows go: to the side output that the pipeline names, else nowhere, but counted."""
 
-    def __init__(self, node: Node) -> None:
-        operation = cast("WindowAggregate | Over", node.operation)
+    def __init__(self, node: Node, columns: Schema | None = None) -> None:
+        """`columns`: those of the side output, where they are not those of the input."""
+        operation = cast("WindowAggregate | Over | Sort", node.operation)
         self._tag = operation.late.name if operation.late else None
-        self._names = [*node.inputs[0].schema.names, EVENT_TIME]
+        self._names = [*(columns or node.inputs[0].schema).names, EVENT_TIME]
 
     def refuse(self, late: pl.DataFrame, output: Output, metrics: OperatorMetrics) -> None:
         """Take late rows."""

@@ -8,8 +8,7 @@ sent (as in differential dataflow: McSherry et al., CIDR 2013). A row is judged 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
@@ -22,19 +21,15 @@ from penstock.plan.logical import Node
 from penstock.plan.operations.temporal_filter import Bound, TemporalFilter
 from penstock.state.columns import canonical_keys
 from penstock.state.counted_rows import COUNT, counted
-from penstock.state.freezes import Freeze, Freezes, FrozenAt, added
-from penstock.state.segments import decode_segments, encode_segments
+from penstock.state.freezes import Freezes
+from penstock.state.segments import decode_segments
 from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, PassingOperator, RestoredState
 from penstock.task.operators.changes import count_of_change
 from penstock.task.operators.progress import GroupWatermarks
 from penstock.task.operators.waiting_rows import WaitingRows
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from numpy.typing import NDArray
-
-    from penstock.types import Schema
 
 _KIND: Final = "temporal-filter"
 
@@ -51,8 +46,7 @@ class TemporalFilterOperator(PassingOperator):
         self._names = list(node.schema.names)
         others = (name for name in node.schema.names if name not in self._keys)
         self._kept = [*self._keys.names, *others]
-        self._freezes = Freezes()
-        self._waiting = WaitingRows(self._freezes)
+        self._waiting = WaitingRows(Freezes())
         self._context: OperatorContext
         self._watermarks: GroupWatermarks
 
@@ -110,11 +104,7 @@ class TemporalFilterOperator(PassingOperator):
         return sums.with_columns((pl.col(COUNT) < 0).alias(RETRACTED))
 
     def snapshot(self) -> OperatorSnapshot | None:
-        context = self._context
-        waiting, freeze = self._waiting.freeze(), self._freezes.next(incremental=context.incremental)
-        return OperatorSnapshot(
-            keyed=_Waiting(freeze, waiting, self._keys, context.max_parallelism, context.local_state)
-        )
+        return OperatorSnapshot(keyed=self._waiting.frozen(_KIND, self._keys, self._context))
 
 
 def _moments(rows: pl.DataFrame, bound: Bound | None) -> NDArray[np.int64]:
@@ -122,19 +112,3 @@ def _moments(rows: pl.DataFrame, bound: Bound | None) -> NDArray[np.int64]:
     if bound is None:
         return np.full(rows.height, MIN_WATERMARK)
     return rows[bound.column].to_physical().fill_null(MIN_WATERMARK).to_numpy()
-
-
-@dataclass(frozen=True)
-class _Waiting(FrozenAt):
-    """Rows that wait: an `IncrementalPart`. A delta has those that came; event time tells which wait no more."""
-
-    freeze: Freeze
-    waiting: Sequence[tuple[int, Iterable[pl.DataFrame]]]
-    keys: Schema
-    max_parallelism: int
-    folder: Path | None
-
-    def encoded(self, behind: int) -> Iterable[tuple[int, bytes]]:
-        """One segment per key group that has rows."""
-        frames = (rows for epoch, frames in self.waiting if epoch > behind for rows in frames)
-        return encode_segments(added({"kind": _KIND}, behind), frames, self.keys, self.max_parallelism, self.folder)

@@ -6,7 +6,8 @@ become many they lie in sorted runs, of which event time finds those that are du
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
@@ -14,12 +15,15 @@ import polars as pl
 
 from penstock.core.batches import EVENT_TIME
 from penstock.core.times import MAX_WATERMARK
+from penstock.state.freezes import Freeze, Freezes, FrozenAt, added
+from penstock.state.segments import encode_segments
 from penstock.state.sorted_runs import SortedRuns, TimedRows, by_end
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.state.freezes import Freezes
+    from penstock.task.operator import OperatorContext
+    from penstock.types import Schema
 
 _HELD_ROWS: Final = 262_144
 """So many are not held in memory, where state is on the local disk: as a run they lie there."""
@@ -115,6 +119,34 @@ class WaitingRows:
         """Those that wait now: epochs, and frames in order of arrival, which may be taken once, from any thread."""
         stored = [(run.epoch, (piece.frame for piece in run.pieces())) for run in self._stored.freeze()]
         return [*stored, *((epoch, list(frames)) for epoch, frames in self._held.items())]
+
+    def frozen(self, kind: str, keys: Schema, context: OperatorContext) -> FrozenRows:
+        """The same as the state of an operator that keeps nothing else.
+
+        Args:
+            kind: what the segments are called.
+            keys: the columns whose values say which key group a row belongs to.
+            context: of the operator.
+        """
+        waiting, freeze = self.freeze(), self._freezes.next(incremental=context.incremental)
+        return FrozenRows(freeze, kind, waiting, keys, context.max_parallelism, context.local_state)
+
+
+@dataclass(frozen=True)
+class FrozenRows(FrozenAt):
+    """Rows that wait: an `IncrementalPart`. A delta has those that came; event time tells which wait no more."""
+
+    freeze: Freeze
+    kind: str
+    waiting: Sequence[tuple[int, Iterable[pl.DataFrame]]]
+    keys: Schema
+    max_parallelism: int
+    folder: Path | None
+
+    def encoded(self, behind: int) -> Iterable[tuple[int, bytes]]:
+        """One segment per key group that has rows."""
+        frames = (rows for epoch, frames in self.waiting if epoch > behind for rows in frames)
+        return encode_segments(added({"kind": self.kind}, behind), frames, self.keys, self.max_parallelism, self.folder)
 
 
 def _timed(rows: pl.DataFrame) -> TimedRows:
