@@ -39,6 +39,7 @@ from penstock import (
     MapState,
     OperatorListState,
     OutputTag,
+    Pattern,
     Pipeline,
     Process,
     ReducingState,
@@ -289,6 +290,28 @@ def in_order(p: Pipeline, out: Path, rate: float | None) -> None:
     """All rows in an order that no event time has."""
     by_value = p.read(source(rate)).sort(["value", "number"], descending=[True, False])
     by_value.select("value", "number", "at").write(files.Sink(out))
+
+
+RISES = (
+    Pattern.begin("low", col("value") < 15)
+    .followed_by("more", col("value") > col("low.value"), times=(1, 2), repeated="followed_by_any")
+    .not_followed_by("zero", col("value") == 0)
+    .next("most", col("value") > col("more.value").max() + 10, optional=True)
+    .followed_by("end", col("number") % 3 == 0)
+)
+OVER: OutputTag[Any] = OutputTag("over")
+
+
+def matched(p: Pipeline, out: Path, rate: float | None) -> None:
+    """Patterns that look back, with everything that may become of matches."""
+    keyed = p.read(source(rate)).key_by("key")
+    found = {"low": col("low.number"), "rows": col("more").count(), "end": col("end.number"), "sum": col("value").sum()}
+    rises = keyed.match(RISES, within="40s").timed_out_to(OVER).select("key", **found).uid("rises")
+    rises.write(files.Sink(out / "rises"))
+    rises.side(OVER).write(files.Sink(out / "over"))
+    quiet = Pattern.begin("high", col("value") > 60).not_followed_by("higher", col("value") > col("high.value"))
+    quiet_rows = keyed.match(quiet, within="15s", after_match="past_last_row").select("key", "number", "value")
+    quiet_rows.uid("quiet").write(files.Sink(out / "quiet"))
 
 
 def places(out: Path) -> Counter[str]:
@@ -963,8 +986,9 @@ CASES = (
     Case("decimals", decimals, several_sinks),
     Case("maps", maps, several_sinks),
     Case("files", read_files, several_sinks),
-    Case("iterable", read_iterable, every_row),
+    Case("matched", matched, several_sinks),
     Case("in-order", in_order, places),
+    Case("iterable", read_iterable, every_row),
 )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.api.keyed_streams import KeyedStream, OverStream
     from penstock.api.parameters import param
+    from penstock.api.patterns import Pattern
     from penstock.api.stream import Stream
     from penstock.api.update_streams import KeyedUpdates, UpsertStream
     from penstock.api.windowed_streams import WindowedStream
@@ -82,6 +83,7 @@ _HOMES = {
         "OpenContext", "OperatorListState", "OutputTag", "Process", "ReducingState", "UnionListState", "ValueState",
     ),
     "penstock.api.parameters": ("param",),
+    "penstock.api.patterns": ("Pattern",),
     "penstock.pipeline": ("Pipeline",),
     "penstock.connectors.base": ("Row",),
     "penstock.api.stream": ("Stream",),
@@ -124,6 +126,7 @@ __all__ = [
     "OperatorListState",
     "OutputTag",
     "OverStream",
+    "Pattern",
     "PenstockError",
     "PeriodicWatermarks",
     "Pipeline",

@@ -11,22 +11,25 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
 
 from penstock.api.connected_streams import BroadcastStream, ConnectedStreams, KeyedBroadcastConnectedStreams
+from penstock.api.patterns import AfterMatch, Pattern, skip_of
 from penstock.api.update_streams import UpsertStream
 from penstock.api.verbs import StreamBase, Verbs
 from penstock.api.windowed_streams import CountWindowedStream, WindowedStream
 from penstock.connectors.base import Row
 from penstock.core.arguments import checked
-from penstock.core.times import Duration
+from penstock.core.times import Duration, duration_us
 from penstock.errors import PipelineError
-from penstock.expressions import Expr, output_name
+from penstock.expressions import Expr, col, output_name
 from penstock.functions.process_functions import KeyedProcess, OutputTag
 from penstock.functions.windows.definitions import RANK, RowWindow
 from penstock.plan.building.aggregates import aggregate, deduplicate, over, over_frame, reduce, top
 from penstock.plan.building.functions import check_connected, check_together
 from penstock.plan.building.functions import process as process_rows
+from penstock.plan.building.matches import match_rows
 from penstock.plan.building.row_windows import count_windows
 from penstock.plan.building.rows import Rows
 from penstock.plan.building.windows import check_windows
+from penstock.plan.operations.match_rows import MatchRows
 from penstock.plan.operations.over import Over
 from penstock.plan.order import orders
 
@@ -48,7 +51,8 @@ class KeyedStream(StreamBase, Generic[T]):
         if name == "with_columns":
             return "do it before key_by; to look at other rows of the key, write .over().with_columns(...)"
         if self._pipeline._has_verb_of_rows(name):
-            return "do it before key_by; after key_by there are window, over, top, deduplicate, agg, reduce, process"
+            there = "window, over, match, top, deduplicate, agg, reduce, process"
+            return f"do it before key_by; after key_by there are {there}"
         return super()._instead(name)
 
     def window(self, window: RowWindow) -> WindowedStream[T]:
@@ -143,6 +147,34 @@ class KeyedStream(StreamBase, Generic[T]):
             [(1, 50.0), (2, 250.0), (1, 85.0), (2, 165.0)]
         """
         return OverStream(self, over_frame(self._node, within, rows))
+
+    def match(
+        self, pattern: Pattern, *, within: Duration | None = None, after_match: AfterMatch = "no_skip"
+    ) -> MatchedStream[T]:
+        """The matches of a pattern in the rows of every key, in order of event time: Flink's CEP.
+
+        A row is looked at when the watermark passes its event time; one that comes later than that is late. Matches are
+        told as soon as they are complete, or, where some are skipped, when no match that begins earlier is under way.
+
+        Args:
+            pattern: the rows and how they follow each other.
+            within: how much later than its first row the last row of a match is at most, not included. Without it the
+                rows of partial matches are kept for ever.
+            after_match: where the search goes on behind a match. `"no_skip"`: all matches of all beginnings.
+                `"to_next"`: one match of each beginning. `"past_last_row"`: behind the last row of the match.
+                `("to_first", name)` and `("to_last", name)`: at the first or last of the rows of that name.
+
+        Raises:
+            PipelineError: `within` is no time.
+
+        Example:
+            >>> up = Pattern.begin("low").next("high", col("price") > col("low.price"))
+            >>> raised = bids.key_by("auction").match(up).select("auction", low=col("low.price"), high=col("high.price"))
+            >>> raised.collect().rows()
+            [(1, 50.0, 120.0)]
+        """
+        within_us = None if within is None else duration_us(within, "match: within", positive=True)
+        return MatchedStream(self, MatchRows(pattern.group, (), skip_of(after_match), within_us))
 
     @overload
     def deduplicate(self, keep: Literal["first"] = "first", *, ttl: Duration | None = None) -> Stream[T]: ...
@@ -263,6 +295,54 @@ class KeyedStream(StreamBase, Generic[T]):
             [(1, 120.0)]
         """
         return self._pipeline._stream_of(process_rows(self._rows, process).node)
+
+
+@checked
+class MatchedStream(Verbs, Generic[T]):
+    """The matches of a pattern, of which it is to be said what is wanted of them."""
+
+    _what = "a stream of matches"
+
+    def _instead(self, name: str) -> str:
+        if self._keyed._pipeline._has_verb_of_rows(name):
+            return "say what is wanted of the matches before: .select(...)"
+        return super()._instead(name)
+
+    def __init__(self, keyed: KeyedStream[T], operation: MatchRows) -> None:
+        self._keyed = keyed
+        self._operation = operation
+
+    def _with(self, operation: MatchRows) -> Self:
+        other = copy.copy(self)
+        other._operation = operation
+        return other
+
+    def late_to(self, tag: OutputTag[Any]) -> Self:
+        """The same, but rows that come too late go to the side output `tag` instead of being counted and dropped."""
+        return self._with(replace(self._operation, late=tag))
+
+    def timed_out_to(self, tag: OutputTag[Any]) -> Self:
+        """The same, with what was matched when the time of a partial match was over in the side output `tag`.
+
+        Its columns are those of the results; what has no rows yet is null.
+        """
+        return self._with(replace(self._operation, timed_out=tag))
+
+    def select(self, *exprs: Expr | str, **named: Expr) -> Stream[Row]:
+        """A row for every match: names, expressions, or `name=expression`.
+
+        `col("fails.at")` is a column of the last row called `fails`, `col("fails.at").first()` of the first one, and
+        `col("fails.amount").sum()` an aggregate of all of them; `col("fails").count()` is their number. A column without
+        such a name is that of the last row of the match, and an aggregate of all rows.
+
+        Raises:
+            PipelineError: an expression does not fit the columns and the names of the pattern, the pattern could match no
+                row at all or waits for ever, or the stream has no event time.
+        """
+        chosen = [col(expr) if isinstance(expr, str) else expr for expr in exprs]
+        measures = tuple([(output_name(expr, "match"), expr) for expr in chosen] + list(named.items()))
+        keyed = self._keyed
+        return keyed._pipeline._stream_of(match_rows(keyed._rows, replace(self._operation, measures=measures)).node)
 
 
 @checked

@@ -21,6 +21,7 @@ from penstock.plan.operations.lookup_join import LookupJoin
 from penstock.plan.operations.map_async import MapAsync
 from penstock.plan.operations.map_batches import MapBatches
 from penstock.plan.operations.map_rows import MapRows
+from penstock.plan.operations.match_rows import MatchRows
 from penstock.plan.operations.materialize import Materialize
 from penstock.plan.operations.over import Over
 from penstock.plan.operations.over_current import OverCurrent
@@ -138,6 +139,10 @@ def build_operator(node: Node) -> Operator:
             from penstock.task.operators.over import OverOperator
 
             return OverOperator(node)
+        case MatchRows():
+            from penstock.task.operators.match import MatchOperator
+
+            return MatchOperator(node)
         case OverCurrent():
             from penstock.task.operators.over_current import OverCurrentOperator
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.plan.logical import Node
+    from penstock.plan.operations.match_rows import MatchRows
     from penstock.plan.operations.over import Over
     from penstock.plan.operations.sort import Sort
     from penstock.plan.operations.window_aggregate import WindowAggregate
@@ -116,7 +117,7 @@ class LateRows:
 
     def __init__(self, node: Node, columns: Schema | None = None) -> None:
         """`columns`: those of the side output, where they are not those of the input."""
-        operation = cast("WindowAggregate | Over | Sort", node.operation)
+        operation = cast("WindowAggregate | Over | Sort | MatchRows", node.operation)
         self._tag = operation.late.name if operation.late else None
         self._names = [*(columns or node.inputs[0].schema).names, EVENT_TIME]
 

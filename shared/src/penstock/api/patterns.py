@@ -1,0 +1,208 @@
+"""Patterns as users write them: `Pattern.begin("fails", col("status") == "fail", times=3).followed_by("ok", ...)`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from penstock.core.arguments import checked
+from penstock.core.times import Duration, duration_us
+from penstock.errors import PipelineError
+from penstock.expressions import Expr
+from penstock.functions.patterns.definitions import (
+    Alternatives,
+    Contiguity,
+    Forbidden,
+    Group,
+    Part,
+    Skip,
+    Times,
+    Variable,
+)
+from penstock.functions.patterns.describing import text_of
+
+Often = int | tuple[int, int | None]
+"""How often a part occurs: a number, or the least and the greatest one, None for any."""
+AfterMatch = Literal["no_skip", "to_next", "past_last_row"] | tuple[Literal["to_first", "to_last"], str]
+
+
+@checked
+@dataclass(frozen=True, eq=False, repr=False)
+class Pattern:
+    """Rows of a key that follow each other, each with a name and a condition. Immutable: every method returns a new one.
+
+    A condition is an expression of the columns of the row. It may look back, at the rows that are matched before:
+    `col("fails.amount")` is of the last row called `fails`, `col("fails.amount").sum()` an aggregate of all of them so
+    far, and `col("fails").count()` their number.
+
+    What follows is as near as the method says:
+
+    * `next`: the next row of the key (strict contiguity);
+    * `followed_by`: the next row that fulfils the condition; others in between are passed over (relaxed contiguity);
+    * `followed_by_any`: any later row that fulfils it, so that there may be several matches of one beginning
+      (non-deterministic relaxed contiguity).
+
+    Example:
+        >>> burst = Pattern.begin("fails", col("status") == "fail", times=(3, None))
+        >>> print(burst.followed_by("ok", col("status") == "ok"))
+        fails[col("status") == "fail"]{3,} followed by ok[col("status") == "ok"]
+    """
+
+    group: Group
+
+    @staticmethod
+    def begin(
+        part: str | Pattern,
+        condition: Expr | None = None,
+        *,
+        times: Often = 1,
+        optional: bool = False,
+        repeated: Contiguity = "followed_by",
+        greedy: bool = False,
+        until: Expr | None = None,
+    ) -> Pattern:
+        """A pattern that begins with these rows.
+
+        Args:
+            part: a name for the rows, or a pattern that stands here as a group.
+            condition: what they fulfil; every row does if it is not given.
+            times: how often they occur: a number, or the least and the greatest one, `(2, None)` for two or more.
+            optional: whether there may be none of them.
+            repeated: how near one occurrence is to the one before: `"next"` (Flink's `consecutive`), `"followed_by"`, or
+                `"followed_by_any"` (Flink's `allowCombinations`).
+            greedy: whether the pattern goes on only if no further occurrence comes first.
+            until: a row that fulfils it ends the occurrences, and is none itself.
+
+        Raises:
+            PipelineError: the numbers make no sense, or a group has a condition.
+        """
+        return Pattern(Group((_part(part, condition, "followed_by", times, optional, repeated, greedy, until, None),)))
+
+    @staticmethod
+    def any_of(*patterns: Pattern) -> Pattern:
+        """One of several patterns.
+
+        Raises:
+            PipelineError: there are fewer than two.
+        """
+        if len(patterns) < 2:
+            raise PipelineError("Pattern.any_of: give two patterns or more")
+        return Pattern(Group((Part(Alternatives(tuple(pattern.group for pattern in patterns))),)))
+
+    def next(
+        self,
+        part: str | Pattern,
+        condition: Expr | None = None,
+        *,
+        times: Often = 1,
+        optional: bool = False,
+        repeated: Contiguity = "followed_by",
+        greedy: bool = False,
+        until: Expr | None = None,
+        within: Duration | None = None,
+    ) -> Pattern:
+        """The row right behind: strict contiguity.
+
+        `within` is how much later than the row before each of these rows is at most, not included. The other arguments
+        are those of `Pattern.begin`.
+        """
+        return self._and(_part(part, condition, "next", times, optional, repeated, greedy, until, within))
+
+    def followed_by(
+        self,
+        part: str | Pattern,
+        condition: Expr | None = None,
+        *,
+        times: Often = 1,
+        optional: bool = False,
+        repeated: Contiguity = "followed_by",
+        greedy: bool = False,
+        until: Expr | None = None,
+        within: Duration | None = None,
+    ) -> Pattern:
+        """The next row that fulfils the condition: relaxed contiguity. Arguments as those of `Pattern.next`."""
+        return self._and(_part(part, condition, "followed_by", times, optional, repeated, greedy, until, within))
+
+    def followed_by_any(
+        self,
+        part: str | Pattern,
+        condition: Expr | None = None,
+        *,
+        times: Often = 1,
+        optional: bool = False,
+        repeated: Contiguity = "followed_by",
+        greedy: bool = False,
+        until: Expr | None = None,
+        within: Duration | None = None,
+    ) -> Pattern:
+        """Any later row that fulfils the condition: non-deterministic relaxed contiguity. Arguments as those of
+        `Pattern.next`."""
+        return self._and(_part(part, condition, "followed_by_any", times, optional, repeated, greedy, until, within))
+
+    def not_next(self, name: str, condition: Expr) -> Pattern:
+        """The row right behind must not fulfil the condition."""
+        return self._and(Part(Forbidden(name, condition, immediately=True)))
+
+    def not_followed_by(self, name: str, condition: Expr) -> Pattern:
+        """No row up to what follows, that one included, must fulfil the condition.
+
+        At the end of a pattern, which has to have a time then (`match(within=)`), none must come before that is over.
+        """
+        return self._and(Part(Forbidden(name, condition, immediately=False)))
+
+    def _and(self, part: Part) -> Pattern:
+        return Pattern(Group((*self.group.parts, part)))
+
+    def __str__(self) -> str:
+        return text_of(self.group)
+
+    __repr__ = __str__
+
+
+def _part(
+    part: str | Pattern, condition: Expr | None, contiguity: Contiguity, times: Often, optional: bool,
+    repeated: Contiguity, greedy: bool, until: Expr | None, within: Duration | None,
+) -> Part:  # fmt: skip
+    least, most = (times, times) if isinstance(times, int) else times
+    name = part if isinstance(part, str) else "a group"
+    if least < 0 or most == 0 or (most is not None and most < least):
+        raise PipelineError(
+            f"match: {name} cannot occur {times} times; give a number, or the least and the greatest one"
+        )
+    if isinstance(part, Pattern):
+        if condition is not None:
+            raise PipelineError("match: a group has no condition of its own; its rows have")
+        if greedy:
+            raise PipelineError("match: greedy= is for rows, not for groups")
+        group = part.group
+        body = group.parts[0].body if len(group.parts) == 1 and _is_alternatives(group.parts[0]) else group
+    else:
+        body = Variable(part, condition)
+    often = Times(0 if optional else least, most, repeated, greedy, until)
+    if optional and least > 1:
+        many = Part(body, contiguity, replace(often, least=least))
+        return Part(Group((many,)), contiguity, Times(0, 1), _within(within))
+    return Part(body, contiguity, often, _within(within))
+
+
+def _is_alternatives(part: Part) -> bool:
+    return isinstance(part.body, Alternatives) and part.times == Times()
+
+
+def _within(within: Duration | None) -> int | None:
+    return None if within is None else duration_us(within, "match: within", positive=True)
+
+
+def skip_of(after_match: AfterMatch) -> Skip:
+    """Where the search goes on behind a match, as users say it."""
+    match after_match:
+        case "no_skip":
+            return Skip("none")
+        case "to_next":
+            return Skip("next")
+        case "past_last_row":
+            return Skip("past_last")
+        case ("to_first", variable):
+            return Skip("first", variable)
+        case ("to_last", variable):
+            return Skip("last", variable)

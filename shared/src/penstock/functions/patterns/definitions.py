@@ -1,0 +1,115 @@
+"""What a pattern is made of: rows with names and conditions, how near they are to each other, and how often they occur.
+
+The words are those of Flink's CEP library. Two rows of a match that follow each other in the pattern are
+
+* `next`: one right behind the other (strict contiguity);
+* `followed_by`: the later one is the first behind the earlier one that fulfils its condition (relaxed contiguity);
+* `followed_by_any`: the later one is any that fulfils its condition (non-deterministic relaxed contiguity), so that one
+  beginning may have many matches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from penstock.expressions import Expr
+
+Contiguity = Literal["next", "followed_by", "followed_by_any"]
+
+
+@dataclass(frozen=True, eq=False)
+class Variable:
+    """Rows of a match that have a name in common."""
+
+    name: str
+    condition: Expr | None
+    """None: every row fulfils it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Forbidden:
+    """A row that must not occur between the rows of the parts around it; the row of the part behind is looked at, too."""
+
+    name: str
+    condition: Expr
+    immediately: bool
+    """Only the row right behind the part before must not be one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Parts one after the other."""
+
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Alternatives:
+    """One of several groups."""
+
+    groups: tuple[Group, ...]
+
+
+@dataclass(frozen=True)
+class Times:
+    """How often a part occurs in a match."""
+
+    least: int = 1
+    most: int | None = 1
+    """None: any number."""
+    contiguity: Contiguity = "followed_by"
+    """Of one occurrence and the next."""
+    greedy: bool = False
+    """Whether a match goes on behind the part only if no further occurrence comes first."""
+    until: Expr | None = None
+    """A row that fulfils it is no occurrence, and none follows it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A part of a pattern at its place."""
+
+    body: Variable | Forbidden | Group | Alternatives
+    contiguity: Contiguity = "followed_by"
+    """To the part before; of the first part of a pattern it says nothing."""
+    times: Times = Times()
+    within_us: int | None = None
+    """How much earlier the row before is at most, not included."""
+
+
+@dataclass(frozen=True)
+class Skip:
+    """Where the search goes on behind a match: Flink's AfterMatchSkipStrategy."""
+
+    to: Literal["none", "next", "past_last", "first", "last"]
+    """`none`: matches of all beginnings, also several of one. `next`: one match of each beginning. `past_last`: behind
+    the last row of the match. `first`, `last`: at the first or last row of the variable."""
+    variable: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.to} {self.variable}".rstrip()
+
+
+Body = Variable | Forbidden | Group | Alternatives
+
+
+def every_body(body: Body) -> Iterator[Body]:
+    """What a pattern is made of, from its first row to its last one."""
+    yield body
+    match body:
+        case Variable() | Forbidden():
+            pass
+        case Group(parts=parts):
+            for part in parts:
+                yield from every_body(part.body)
+        case Alternatives(groups=groups):
+            for group in groups:
+                yield from every_body(group)
+
+
+def variables(body: Body) -> Iterator[Variable]:
+    """Those that have rows in a match."""
+    return (each for each in every_body(body) if isinstance(each, Variable))

@@ -1,0 +1,47 @@
+"""Patterns as text: `fails[col("status") == "fail"]{3,} -> ok[...]`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.core.times import format_duration
+from penstock.functions.patterns.definitions import Alternatives, Contiguity, Forbidden, Group, Part, Times, Variable
+
+_SIGNS: Final[dict[Contiguity, str]] = {
+    "next": "next",
+    "followed_by": "followed by",
+    "followed_by_any": "followed by any",
+}
+
+
+def text_of(pattern: Group, *, conditions: bool = True) -> str:
+    """A pattern as one line; without `conditions` only what the places of its rows depend on."""
+    return " ".join(_part(part, first=place == 0, conditions=conditions) for place, part in enumerate(pattern.parts))
+
+
+def _part(part: Part, *, first: bool, conditions: bool) -> str:
+    if isinstance(part.body, Forbidden):
+        sign = "not next" if part.body.immediately else "not followed by"
+    else:
+        sign = "" if first else _SIGNS[part.contiguity]
+    within = "" if part.within_us is None else f" within {format_duration(part.within_us)}"
+    return f"{sign} {_body(part, conditions=conditions)}{_times(part.times, conditions=conditions)}{within}".lstrip()
+
+
+def _body(part: Part, *, conditions: bool) -> str:
+    match part.body:
+        case Variable(name=name, condition=condition) | Forbidden(name=name, condition=condition):
+            return name if condition is None or not conditions else f"{name}[{condition}]"
+        case Group() as group:
+            return f"({text_of(group, conditions=conditions)})"
+        case Alternatives(groups=groups):
+            return f"({' | '.join(text_of(group, conditions=conditions) for group in groups)})"
+
+
+def _times(times: Times, *, conditions: bool) -> str:
+    if (times.least, times.most) == (1, 1):
+        return ""
+    often = f"{{{times.least},{'' if times.most is None else times.most}}}"
+    near = "" if times.contiguity == "followed_by" else f" {_SIGNS[times.contiguity]}"
+    until = "" if times.until is None else " until" + (f" {times.until}" if conditions else "")
+    return f"{often}{near}{' greedy' if times.greedy else ''}{until}"

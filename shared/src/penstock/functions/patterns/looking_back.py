@@ -1,0 +1,306 @@
+"""Conditions that look back, row by row: what is remembered of the rows of a match, and what is made of it.
+
+Memory grows by one row at a time and is never changed, for partial matches share their beginnings. Values are as columns
+hold them: moments and durations are whole numbers.
+
+Python compares and adds what it does as Polars does; a condition, or a value, of which that is not sure is computed by
+Polars as a column of one row.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.errors import PipelineError
+from penstock.expressions import Expr, columns_of, output_field, to_polars
+from penstock.expressions.nodes import Call, Column, Literal, Node
+from penstock.types import (
+    BOOLEAN,
+    DATE,
+    DURATION,
+    FLOAT64,
+    INTEGERS,
+    STRING,
+    TIMESTAMP,
+    DataType,
+    Field,
+    Schema,
+    polars_type,
+)
+
+if TYPE_CHECKING:
+    from penstock.functions.patterns.references import Asked
+
+Values = tuple[Any, ...]
+_COMPARED: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
+}  # fmt: skip
+_COMPUTED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul
+}  # fmt: skip
+_PLAIN: Final = frozenset({STRING, BOOLEAN, DATE, TIMESTAMP, DURATION, FLOAT64, *INTEGERS})
+_SUMMED: Final = frozenset({FLOAT64, *INTEGERS})
+
+
+class _UnusualError(Exception):
+    """Polars is to be asked: of NaN, or of what 64 bits cannot hold."""
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """Something that conditions ask of the rows before.
+
+    Args:
+        asked: what it is.
+        place: of the value among those of a row; None: rows are counted.
+        type: of the value that is asked for.
+    """
+
+    asked: Asked
+    place: int | None
+    type: DataType
+
+    def grown(self, memory: Any, variable: str, values: Values) -> Any:
+        """The memory with one more row; that of no row is None."""
+        if self.asked.variable is not None and self.asked.variable != variable:
+            return memory
+        value = True if self.place is None else values[self.place]
+        match self.asked.function:
+            case "first":
+                return (value,) if memory is None else memory
+            case "last":
+                return (value,)
+            case "count":
+                return (memory or 0) + (value is not None)
+            case "min" | "max":
+                return _better(self.asked.function, memory, value)
+            case _:
+                return memory if value is None else _added(memory, value)
+
+    def value(self, memory: Any) -> Any:
+        """What is asked for."""
+        match self.asked.function:
+            case "count":
+                return memory or 0
+            case "first" | "last":
+                return None if memory is None else memory[0]
+            case "min" | "max":
+                return memory
+            case "sum":
+                return None if memory is None else _total(memory)
+            case _:
+                return None if memory is None else _mean(memory)
+
+
+def remembering(remembered: Sequence[Remembered], variables: Sequence[str]) -> Callable[[Values, int, Values], Values]:
+    """What adds a row to the memory of a match; `variables` are those of the positions."""
+
+    def remember(memory: Values, position: int, values: Values) -> Values:
+        return tuple(
+            each.grown(state, variables[position], values) for each, state in zip(remembered, memory, strict=True)
+        )
+
+    return remember if remembered else lambda memory, position, values: memory
+
+
+def _better(function: str, memory: Any, value: Any) -> Any:
+    if value is None or (memory is not None and value != value):  # NaN counts where there is nothing else
+        return memory
+    if memory is None or memory != memory:
+        return value
+    return min(memory, value) if function == "min" else max(memory, value)
+
+
+def _added(memory: tuple[tuple[Any, ...], int] | None, value: Any) -> tuple[tuple[Any, ...], int]:
+    """Numbers that have no rounding error together, and of how many values they are the sum: as `math.fsum` does it."""
+    parts, number = memory or ((), 0)
+    if isinstance(value, int):
+        return ((sum(parts) + value,), number + 1)
+    left: list[float] = []
+    for part in parts:
+        if abs(value) < abs(part):
+            value, part = part, value
+        total = value + part
+        rest = part - (total - value)
+        if rest:
+            left.append(rest)
+        value = total
+    return ((*left, value), number + 1)
+
+
+def _total(memory: tuple[tuple[Any, ...], int]) -> Any:
+    parts, _ = memory
+    if isinstance(parts[0], int):
+        return parts[0]
+    return math.fsum(parts) if all(map(math.isfinite, parts)) else sum(parts)
+
+
+def _mean(memory: tuple[tuple[Any, ...], int]) -> float:
+    parts, number = memory
+    if isinstance(parts[0], int):
+        return parts[0] / number
+    if not all(map(math.isfinite, parts)):
+        return sum(parts) / number
+    return float(sum(map(Fraction, parts)) / number)
+
+
+def check_remembered(asked: Asked, kind: DataType, text: str) -> None:
+    """Raise `PipelineError` if sums of such values cannot be remembered."""
+    if asked.function in ("sum", "mean") and kind not in _SUMMED:
+        raise PipelineError(
+            f"match: {text} is of {kind}; a condition can ask for sums and means of integers and float64, so cast it "
+            "before"
+        )
+
+
+# -- conditions --------------------------------------------------------------------------------------------------------
+
+
+class Evaluator:
+    """A condition over the values of a row and what is asked of the rows before.
+
+    Args:
+        condition: boolean, over the columns of `schema`.
+        schema: the columns of the row that it reads, and what is asked, by their names.
+        places: of the columns of the row among its values.
+        remembered: what is asked, by names, with the place in the memory.
+    """
+
+    def __init__(
+        self,
+        condition: Expr,
+        schema: Schema,
+        places: Mapping[str, int],
+        remembered: Mapping[str, tuple[int, Remembered]],
+    ) -> None:
+        self._schema = schema
+        self._places = places
+        self._remembered = remembered
+        self._columns = {part: self._column(part) for part in schema.names}
+        self._condition = condition
+        self._lowered = to_polars(condition, schema, "match")
+        self._fast = self._compiled(condition.node)
+
+    def __call__(self, values: Values, memory: Values) -> bool | None:
+        """Whether a row fulfils it; None as in SQL."""
+        if self._fast is not None:
+            try:
+                return self._fast(values, memory)
+            except _UnusualError:
+                pass
+        return self.by_polars(values, memory)
+
+    def by_polars(self, values: Values, memory: Values) -> bool | None:
+        """The same, computed as a column."""
+        import polars as pl
+
+        columns: list[pl.Series] = []
+        for name, read in self._columns.items():
+            kind = polars_type(self._schema.field(name).type)
+            value = pl.Series(name, [read(values, memory)], _physical(kind))
+            columns.append(value.cast(kind))
+        return pl.DataFrame(columns).select(self._lowered.alias("it")).item()
+
+    def _column(self, name: str) -> Callable[[Values, Values], Any]:
+        if name in self._remembered:
+            place, remembered = self._remembered[name]
+            return lambda values, memory: remembered.value(memory[place])
+        at = self._places[name]
+        return lambda values, memory: values[at]
+
+    def _compiled(self, node: Node) -> Callable[[Values, Values], Any] | None:
+        """The node in Python; None if it is not sure that this gives what Polars gives."""
+        match node:
+            case Column(name=name):
+                return self._plain_column(name)
+            case Literal(value=value):
+                return (lambda values, memory: value) if type(value) in (int, str, bool) else None
+            case Call(function="and" | "or" as function, args=args):
+                parts = [self._compiled(arg) for arg in args if self._type(arg) == BOOLEAN]
+                known = [part for part in parts if part is not None]
+                return _logic(function, known) if len(known) == len(args) else None
+            case Call(function=function, args=(left, right)) if function in _COMPARED:
+                if _family(self._type(left)) != _family(self._type(right)):
+                    return None
+                return self._both(left, right, _COMPARED[function])
+            case Call(function=function, args=(left, right)) if function in _COMPUTED:
+                kinds = {self._type(left), self._type(right), self._type(node)}
+                return self._both(left, right, _COMPUTED[function]) if kinds in ({FLOAT64}, *_INTEGER_KINDS) else None
+            case _:
+                return None
+
+    def _plain_column(self, name: str) -> Callable[[Values, Values], Any] | None:
+        kind, read = self._schema.field(name).type, self._columns[name]
+        return read if kind in _PLAIN else None
+
+    def _both(
+        self, left: Node, right: Node, function: Callable[[Any, Any], Any]
+    ) -> Callable[[Values, Values], Any] | None:
+        one, other = self._compiled(left), self._compiled(right)
+        if one is None or other is None:
+            return None
+
+        def both(values: Values, memory: Values) -> Any:
+            first, second = one(values, memory), other(values, memory)
+            if first is None or second is None:
+                return None
+            if first != first or second != second:
+                raise _UnusualError
+            found = function(first, second)
+            if type(found) is int and not -(2**63) <= found < 2**63:
+                raise _UnusualError
+            return found
+
+        return both
+
+    def _type(self, node: Node) -> DataType:
+        return output_field(Expr(node), self._schema, "match", "it").type
+
+
+_INTEGER_KINDS: Final = tuple({kind} for kind in INTEGERS if str(kind) == "int64")
+
+
+def _family(kind: DataType) -> object:
+    """Types whose values Python compares as Polars does are of one family."""
+    return "integer" if kind in INTEGERS else kind if kind in _PLAIN else object()
+
+
+def _logic(
+    function: str, parts: Sequence[Callable[[Values, Values], bool | None]]
+) -> Callable[[Values, Values], bool | None]:
+    decisive = function == "or"
+
+    def logic(values: Values, memory: Values) -> bool | None:
+        found: bool | None = not decisive
+        for part in parts:
+            value = part(values, memory)
+            if value is decisive:
+                return decisive
+            if value is None:
+                found = None
+        return found
+
+    return logic
+
+
+def _physical(kind: Any) -> Any:
+    """The type in which values of a row are."""
+    import polars as pl
+
+    if not kind.is_temporal():
+        return kind
+    return pl.Int32() if kind == pl.Date else pl.Int64()
+
+
+def schema_of(condition: Expr, row: Schema, asked: Mapping[str, DataType]) -> Schema:
+    """The columns that what looks back of a condition reads: those of the row, and what is asked, which may be null."""
+    names = [name for name in row.names if name in columns_of(condition) and name not in asked]
+    return Schema((*row.select(names), *(Field(name, kind, nullable=True) for name, kind in asked.items())))

@@ -1,0 +1,257 @@
+"""What expressions of a pattern refer to: columns of a row, and `"variable.column"`, the rows that are matched.
+
+A measure is made of aggregates over the rows of a match, of which each has the name of its variable beside it: of
+`col("fails.at").min()` those that are called `fails`. A column alone is that of the last row, of a variable or of the
+match.
+
+A condition is taken apart: what looks at the row alone is computed for many rows at once; what is left looks back, at
+what is asked of the rows before and remembered from row to row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from penstock.errors import PipelineError, nearest
+from penstock.expressions import Expr
+from penstock.expressions.nodes import Aggregate, Alias, Call, Case, Cast, Column, Literal, Node, walk
+from penstock.types import Schema
+
+VARIABLE: Final = "variable of the match"
+"""The column of matched rows that says of which variable each is."""
+_NOT_IN_NAMES: Final = re.compile(r"[\"'\\^$]|[\x00-\x1f]")
+_OF_ROWS: Final = frozenset({"first", "last", "collect"})
+"""Aggregates to which null is a value, so that they are told which rows count."""
+_BY_ORDER: Final = frozenset({"max_by", "min_by"})
+_REMEMBERED: Final = frozenset({"first", "last", "count", "sum", "mean", "min", "max"})
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a condition asks of the rows before."""
+
+    function: str
+    variable: str | None
+    """None: of all rows of the match."""
+    argument: Node | None
+    """None: the rows are counted."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition that was taken apart: it holds where both parts do."""
+
+    alone: Expr | None
+    """What looks at the row alone."""
+    looking_back: Expr | None
+    """What looks back, with columns in place of what is asked."""
+    asked: tuple[tuple[str, Asked], ...]
+    """What is asked, by the names of those columns."""
+
+
+class References:
+    """The columns and variables that expressions can name.
+
+    Args:
+        schema: of the rows.
+        variables: the names in the pattern.
+
+    Raises:
+        PipelineError: a column is called as one of a variable would be.
+    """
+
+    def __init__(self, schema: Schema, variables: Collection[str]) -> None:
+        self._variables = variables
+        self._schema = schema
+        for name in schema.names:
+            if self._split(name) is not None or name in variables:
+                raise PipelineError(
+                    f"match: {name!r} is a column, and what rows of the pattern are called; give these another name"
+                )
+
+    def _split(self, name: str) -> tuple[str, str] | None:
+        variable, dot, column = name.partition(".")
+        return (variable, column) if dot and variable in self._variables else None
+
+    def _column(self, name: str) -> Column:
+        """A column of the rows.
+
+        Raises:
+            PipelineError: there is no such one.
+        """
+        if name in self._schema:
+            return Column(name)
+        variable, dot, _ = name.partition(".")
+        if name in self._variables:
+            raise PipelineError(
+                f"match: {name!r} are rows; write col('{name}.column') for a column of the last one, or "
+                f"col({name!r}).count()"
+            )
+        if dot and variable.isidentifier():
+            known = nearest(variable, list(self._variables))
+            raise PipelineError(f"match: no rows of the pattern are called {variable!r}; {known}")
+        raise PipelineError(f"match: there is no column {name!r}; {nearest(name, self._schema.names)}")
+
+    # -- measures -------------------------------------------------------------------------------------------------------
+
+    def measure(self, expr: Expr) -> Expr:
+        """The expression over the rows of a match, of which `VARIABLE` says what they are.
+
+        Raises:
+            PipelineError: it names what is not there, or an aggregate is of the rows of several variables.
+        """
+        return Expr(self._measured(expr.node))
+
+    def _measured(self, node: Node) -> Node:
+        match node:
+            case Column(name=name):
+                return self._aggregate(Aggregate("last", (Column(name),)))
+            case Literal():
+                return node
+            case Aggregate():
+                return self._aggregate(node)
+            case Call(args=args):
+                return replace(node, args=tuple(map(self._measured, args)))
+            case Cast(operand=operand) | Alias(operand=operand):
+                return replace(node, operand=self._measured(operand))
+            case Case(branches=branches, otherwise=otherwise):
+                moved = tuple((self._measured(condition), self._measured(value)) for condition, value in branches)
+                return Case(moved, None if otherwise is None else self._measured(otherwise))
+
+    def _aggregate(self, node: Aggregate) -> Aggregate:
+        counted = self._rows_counted(node)
+        if counted is not None:
+            return Aggregate("count", (Case(((_is_of(counted), Literal(True)),)),))
+        variable = self._variable_of(node)
+        args = tuple(map(self._plain, node.args))
+        if variable is None:
+            return replace(node, args=args)
+        options = dict(node.options)
+        if node.accumulator is not None or "k" in options:
+            raise PipelineError(f"match: {Expr(node)} cannot be of the rows of one variable")
+        counts = _is_of(variable)
+        if node.function in _OF_ROWS:
+            both = args if options.get("filter") else (*args, Literal(True))
+            return Aggregate(node.function, (both[0], Call("and", (counts, both[1]))), (("filter", True),))
+        place = 1 if node.function in _BY_ORDER else 0
+        filtered = Case(((counts, args[place]),))
+        return replace(node, args=(*args[:place], filtered, *args[place + 1 :]))
+
+    def _variable_of(self, node: Node) -> str | None:
+        """The variable whose rows an aggregate is of; None if it is of all."""
+        names = (part.name for part in walk(node) if isinstance(part, Column))
+        found = {split[0] for split in map(self._split, names) if split is not None}
+        if len(found) > 1:
+            raise PipelineError(
+                f"match: {Expr(node)} is of the rows of {', '.join(sorted(found))}; an aggregate is of the rows of one"
+            )
+        return next(iter(found), None)
+
+    def _rows_counted(self, node: Aggregate) -> str | None:
+        """Of `col("variable").count()` the variable."""
+        match node:
+            case Aggregate(function="count", args=(Column(name=name),)) if name in self._variables:
+                return name
+            case _:
+                return None
+
+    def _plain(self, node: Node) -> Node:
+        """An argument of an aggregate over the columns of rows."""
+        match node:
+            case Column(name=name):
+                split = self._split(name)
+                return self._column(name if split is None else split[1])
+            case Literal():
+                return node
+            case Call(args=args) | Aggregate(args=args):
+                return replace(node, args=tuple(map(self._plain, args)))
+            case Cast(operand=operand) | Alias(operand=operand):
+                return replace(node, operand=self._plain(operand))
+            case Case(branches=branches, otherwise=otherwise):
+                moved = tuple((self._plain(condition), self._plain(value)) for condition, value in branches)
+                return Case(moved, None if otherwise is None else self._plain(otherwise))
+
+    # -- conditions -----------------------------------------------------------------------------------------------------
+
+    def condition(self, expr: Expr) -> Condition:
+        """A condition, taken apart.
+
+        Raises:
+            PipelineError: it names what is not there, or asks of rows what cannot be remembered from row to row.
+        """
+        alone: list[Node] = []
+        looking_back: list[Node] = []
+        asked: dict[str, Asked] = {}
+        for part in _conjuncts(expr.node):
+            before = len(asked)
+            replaced = self._replaced(part, asked)
+            looks_back = len(asked) > before or any(
+                isinstance(each, Column) and each.name in asked for each in walk(replaced)
+            )
+            (looking_back if looks_back else alone).append(replaced)
+        return Condition(_all(alone), _all(looking_back), tuple(asked.items()))
+
+    def _replaced(self, node: Node, asked: dict[str, Asked]) -> Node:
+        """The node with a column in place of all that looks back."""
+        match node:
+            case Column(name=name):
+                split = self._split(name)
+                if split is None:
+                    return self._column(name)
+                return self._asked(node, "last", split[0], Column(split[1]), asked)
+            case Literal():
+                return node
+            case Aggregate():
+                return self._asked_aggregate(node, asked)
+            case Call(args=args):
+                return replace(node, args=tuple(self._replaced(arg, asked) for arg in args))
+            case Cast(operand=operand) | Alias(operand=operand):
+                return replace(node, operand=self._replaced(operand, asked))
+            case Case(branches=branches, otherwise=otherwise):
+                moved = tuple(
+                    (self._replaced(condition, asked), self._replaced(value, asked)) for condition, value in branches
+                )
+                return Case(moved, None if otherwise is None else self._replaced(otherwise, asked))
+
+    def _asked_aggregate(self, node: Aggregate, asked: dict[str, Asked]) -> Node:
+        counted = self._rows_counted(node)
+        if counted is not None or node == Aggregate("count"):
+            return self._asked(node, "count", counted, None, asked)
+        if node.function not in _REMEMBERED or node.options or len(node.args) != 1:
+            raise PipelineError(
+                f"match: a condition cannot ask for {Expr(node)} of the rows before; it can for "
+                f"{', '.join(sorted(_REMEMBERED))} of an expression, without filter="
+            )
+        return self._asked(node, node.function, self._variable_of(node), node.args[0], asked)
+
+    def _asked(
+        self, node: Node, function: str, variable: str | None, argument: Node | None, asked: dict[str, Asked]
+    ) -> Column:
+        what = Asked(function, variable, None if argument is None else self._plain(argument))
+        name = _NOT_IN_NAMES.sub("", str(Expr(node)))
+        while asked.get(name, what) != what or name in self._schema:
+            name += " "
+        asked[name] = what
+        return Column(name)
+
+
+def _is_of(variable: str) -> Node:
+    return Call("eq", (Column(VARIABLE), Literal(variable)))
+
+
+def _conjuncts(node: Node) -> Iterable[Node]:
+    if isinstance(node, Call) and node.function == "and":
+        for arg in node.args:
+            yield from _conjuncts(arg)
+    else:
+        yield node
+
+
+def _all(nodes: Iterable[Node]) -> Expr | None:
+    found: Node | None = None
+    for node in nodes:
+        found = node if found is None else Call("and", (found, node))
+    return None if found is None else Expr(found)

@@ -1,0 +1,43 @@
+"""Patterns in the rows of keys."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import PipelineError
+from penstock.functions.patterns.planning import MatchPlan
+from penstock.types import Schema
+
+if TYPE_CHECKING:
+    from penstock.plan.building.rows import Rows
+    from penstock.plan.operations.match_rows import MatchRows
+
+_VERB: Final = "match"
+
+
+def match_rows(keyed: Rows, operation: MatchRows) -> Rows:
+    """What is measured of every match, as facts.
+
+    Raises:
+        PipelineError: the rows have no event time or are no facts, the pattern cannot be searched for, or an expression
+            does not fit the columns and the names of the pattern.
+    """
+    node = keyed.node
+    if not node.event_time:
+        raise PipelineError(
+            f"{_VERB}: the stream has no event time, by which its rows are ordered; say event_time='column' at the "
+            "source, or with_event_time(...)"
+        )
+    planned = MatchPlan.of(operation.pattern, operation.skip, operation.within_us, operation.measures, node.schema)
+    schema = Schema(planned.measures.output_fields)
+    found = keyed.derive(operation, schema)
+    sides = {} if operation.late is None else {operation.late.name: node.schema}
+    if operation.timed_out is not None:
+        if operation.within_us is None:
+            raise PipelineError(f"{_VERB}: timed_out_to is for patterns with a time; give within=")
+        if operation.timed_out.name in sides:
+            raise PipelineError(f"{_VERB}: late_to and timed_out_to are given the same tag; give each one of its own")
+        sides[operation.timed_out.name] = Schema(tuple(replace(field, nullable=True) for field in schema))
+    found.node.sides = sides
+    return found

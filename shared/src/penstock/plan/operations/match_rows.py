@@ -1,0 +1,75 @@
+"""Patterns in the rows of every key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.times import format_duration
+from penstock.functions.patterns.describing import text_of
+from penstock.plan.operation import Columns, Named, Operation, Settings, UpsertKey, described, key_columns
+from penstock.plan.traits import LateBehindWatermark, Traits, keyed
+from penstock.types import schema_to_json
+
+if TYPE_CHECKING:
+    from penstock.functions.patterns.definitions import Group, Skip
+    from penstock.functions.process_functions import OutputTag
+    from penstock.plan.logical import Node
+
+
+@dataclass(frozen=True, eq=False)
+class MatchRows(Operation):
+    """What is measured of every match of a pattern in the rows of a key, in order of event time."""
+
+    pattern: Group
+    measures: Named
+    skip: Skip
+    within_us: int | None = None
+    late: OutputTag[Any] | None = None
+    timed_out: OutputTag[Any] | None = None
+    """The side output of partial matches whose time is over."""
+
+    @property
+    def verb(self) -> str:
+        return "match"
+
+    def traits(self, node: Node) -> Traits:
+        within = (
+            "for ever" if self.within_us is None else f"until event time is {format_duration(self.within_us)} past them"
+        )
+        return keyed(
+            arrival="which of a key's rows with equal event times is before which",
+            state="scanned",
+            kept=f"rows until event time has passed them, and those of partial matches, {within}",
+            watermark_lag_us=0,
+            late=LateBehindWatermark(),
+            late_tag=None if self.late is None else self.late.name,
+        )
+
+    def describe(self, node: Node) -> Settings:
+        settings: Settings = {"keys": list(node.inputs[0].keys), "pattern": text_of(self.pattern)}
+        if self.within_us is not None:
+            settings["within"] = format_duration(self.within_us)
+        settings["after_match"] = str(self.skip)
+        settings["measures"] = described(self.measures)
+        if self.timed_out is not None:
+            settings["timed_out_to"] = self.timed_out.name
+        if self.late is not None:
+            settings["late_to"] = self.late.name
+        return settings
+
+    def state_signature(self, node: Node) -> Settings | None:
+        """With the pattern, of which partial matches have positions; its conditions and the measures may change."""
+        return {
+            "verb": self.verb,
+            "keys": key_columns(node),
+            "pattern": text_of(self.pattern, conditions=False),
+            "row": schema_to_json(node.inputs[0].schema),
+        }
+
+    def columns_needed(self, node: Node, wanted: Columns) -> Columns:
+        """All: rows that wait for event time are kept whole."""
+        return None
+
+    def upsert_key(self, node: Node, verb: str) -> UpsertKey:
+        return node.keys, None

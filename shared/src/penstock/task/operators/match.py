@@ -1,0 +1,340 @@
+"""`match`: patterns in the rows of a key, by event time: Flink's CEP and MATCH_RECOGNIZE.
+
+Rows wait until the watermark has passed their event time. Conditions that look at a row alone are computed for all rows
+that are due; a key that has no partial match is not looked at before a row comes that a match can begin with. The search
+itself is `penstock.functions.patterns.matching`'s business, and measures are aggregates over the rows of all matches of
+a batch.
+
+The event time of a result is that of the row, or the end of the time, that decided it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, count
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import numpy as np
+import polars as pl
+
+from penstock.core.batches import EVENT_TIME, WATERMARK
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
+from penstock.expressions import Expr, to_polars
+from penstock.functions.patterns.automaton import START
+from penstock.functions.patterns.looking_back import Evaluator, Remembered, remembering, schema_of
+from penstock.functions.patterns.matching import KeySearch, Link, Row, Search, packed, unpacked
+from penstock.functions.patterns.planning import MatchPlan
+from penstock.functions.patterns.references import VARIABLE
+from penstock.plan.logical import Node
+from penstock.plan.operations.match_rows import MatchRows
+from penstock.state.columns import canonical_keys, key_values
+from penstock.state.counted_rows import COUNT
+from penstock.state.segments import decode_segments
+from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, PassingOperator, RestoredState
+from penstock.task.operators.keyed_table import Beside, KeyedTable
+from penstock.task.operators.progress import GroupWatermarks, LateRows
+from penstock.task.operators.waiting_rows import WaitingRows
+from penstock.types import polars_type
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_KIND: Final = "match"
+_PENDING: Final = "__pending"
+"""Boolean: a row of a segment is one that waits for its time, with the columns of the input."""
+_INPUT: Final = "__in_"
+_VALUE: Final = "__value_"
+_TIMES: Final = "__times"
+_SEARCH: Final = "__search"
+"""List of Int64: what is known of a key besides the rows of its matches, see `packed`."""
+_DEADLINE: Final = "__deadline"
+_MATCH: Final = "__match"
+_PLACE: Final = "__place"
+_BEGINS: Final = "__begins"
+_ROWS_AT_ONCE: Final = 65_536
+
+
+class _Searching:
+    """A pattern over the columns of a node: what it needs of rows, and how it is searched for."""
+
+    def __init__(self, operation: MatchRows, node: Node) -> None:
+        schema = node.inputs[0].schema
+        plan = MatchPlan.of(operation.pattern, operation.skip, operation.within_us, operation.measures, schema)
+        self.plan = plan
+        self.names = [position.name for position in plan.automaton.positions]
+        columns = {name: pl.col(name) for name in plan.measured}
+        places = dict.fromkeys(plan.asked)
+        for number, asked in enumerate(plan.asked):
+            if asked.argument is not None:
+                columns[f"asked {number}"] = to_polars(Expr(asked.argument), schema, "match").alias(f"asked {number}")
+                places[asked] = len(columns) - 1
+        self.kept = list(columns)
+        """What is kept of the rows of matches."""
+        remembered = {
+            asked: (number, Remembered(asked, places[asked], kind))
+            for number, (asked, kind) in enumerate(plan.asked.items())
+        }
+        looking_back: dict[int, Evaluator] = {}
+        for number, condition in enumerate(plan.conditions):
+            if condition is None or condition.looking_back is None:
+                continue
+            kinds = {text: plan.asked[asked] for text, asked in condition.asked}
+            read = schema_of(condition.looking_back, schema, kinds)
+            row_places: dict[str, int] = {}
+            for name in read.names:
+                if name not in kinds:
+                    columns.setdefault(f"now {name}", pl.col(name).alias(f"now {name}"))
+                    row_places[name] = [*columns].index(f"now {name}")
+            by_text = {text: remembered[asked] for text, asked in condition.asked}
+            looking_back[number] = Evaluator(condition.looking_back, read, row_places, by_text)
+        self.values = list(columns.values())
+        """What rows are to the search: first what is kept of them."""
+        self.types = dict(pl.DataFrame(schema=schema.polars()).select(self.values).schema)
+        self.alone = {
+            number: to_polars(condition.alone, schema, "match")
+            for number, condition in enumerate(plan.conditions)
+            if condition is not None and condition.alone is not None
+        }
+        begins = (plan.automaton.positions[cast("int", edge.target)] for edge in plan.automaton.edges[START])
+        self.beginning = sum({1 << position.condition for position in begins})
+        """The conditions of rows with which matches begin, as bits."""
+        ordered = [each for _, each in remembered.values()]
+        self.search = Search(
+            plan.automaton, operation.within_us, operation.skip, looking_back, remembering(ordered, self.names),
+            (None,) * len(ordered),
+        )  # fmt: skip
+
+    def fulfilled(self, rows: pl.DataFrame) -> NDArray[np.int64]:
+        """Which conditions rows fulfil as far as these look at them alone, as bits."""
+        everything = sum(1 << number for number in range(len(self.plan.conditions)) if number not in self.alone)
+        found = np.full(rows.height, everything, np.int64)
+        conditions = rows.select(expr.fill_null(value=False).alias(str(number)) for number, expr in self.alone.items())
+        for name in conditions.columns:
+            found |= conditions[name].to_numpy().astype(np.int64) << int(name)
+        return found
+
+    def measured(self, links: Sequence[Link]) -> pl.DataFrame:
+        """The measures of matches, in their order."""
+        rows = [link.rows() for link in links]
+        every = list(chain.from_iterable(rows))
+        names = [self.names[position] for _, position in every]
+        columns = [
+            pl.Series(_MATCH, np.repeat(np.arange(len(rows)), [len(each) for each in rows])),
+            pl.Series(VARIABLE, names, pl.String),
+        ]
+        for place, name in enumerate(self.plan.measured):
+            if name != VARIABLE:
+                columns.append(_column(name, [row.values[place] for row, _ in every], self.types[name]))
+        frame = pl.DataFrame(columns)
+        return frame.group_by(_MATCH, maintain_order=True).agg(self.plan.measures.init_grouped).select(
+            self.plan.measures.finish
+        )  # fmt: skip
+
+
+class MatchOperator(PassingOperator):
+    """`match` on a keyed stream."""
+
+    def __init__(self, node: Node) -> None:
+        operation, source = cast("MatchRows", node.operation), node.inputs[0]
+        self._operator = node.operator_id
+        self._searching = _Searching(operation, node)
+        self._timed_out = None if operation.timed_out is None else operation.timed_out.name
+        self._input = {field.name: polars_type(field.type) for field in source.schema} | {EVENT_TIME: pl.Int64()}
+        self._keys = source.schema.select(source.keys)
+        self._by = list(self._keys.names)
+        kept = self._searching.kept
+        values = {f"{_VALUE}{name}": pl.List(self._searching.types[name]) for name in kept}
+        state = {_SEARCH: pl.List(pl.Int64), _TIMES: pl.List(pl.Int64), _DEADLINE: pl.Int64()}
+        self._table = KeyedTable(self._keys, {**state, **values}, one_by_one=True)
+        self._late = LateRows(node)
+        self._waiting = WaitingRows(self._table.freezes)
+        self._deadlines: list[tuple[int, int, Any]] = []
+        """When the time of a key's earliest partial match is over, with a number that tells equal ones apart; a heap.
+        Some are there whose match has ended since."""
+        self._numbers = count()
+        self._told: list[tuple[int, Link]] = []
+        self._given_up: list[tuple[int, Link]] = []
+        self._before_end = MIN_WATERMARK
+        """What is decided by the end of the input has a time behind this one."""
+        self._context: OperatorContext
+        self._watermarks: GroupWatermarks
+
+    def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
+        self._context = context
+        self._table.open(self._operator, context)
+        self._waiting.lies_in(context.local_state)
+        self._watermarks = GroupWatermarks(context, self._by, restored)
+        self._before_end = self._watermarks.highest
+        if restored is not None:
+            self._restore(restored)
+
+    # -- rows -----------------------------------------------------------------------------------------------------------
+
+    def process(self, frame: pl.DataFrame, output: Output) -> None:
+        late = pl.Series(frame[EVENT_TIME].to_numpy() <= self._watermarks.at_rows(frame), dtype=pl.Boolean)
+        if late.any():
+            self._late.refuse(frame.filter(late), output, self._context.metrics)
+            frame = frame.filter(~late)
+        self._waiting.add(canonical_keys(frame.select(list(self._input)), self._keys))
+
+    def run_background_slice(self) -> bool:
+        return self._waiting.run_background_slice()
+
+    def _pass(self, watermark: int, output: Output) -> Iterator[None]:
+        if watermark != MAX_WATERMARK:
+            self._before_end = max(self._before_end, watermark)
+        reached = self._watermarks.advance(watermark)
+        for due in self._waiting.due(reached):
+            for rows in due.iter_slices(_ROWS_AT_ONCE):
+                self._search(rows)
+                self._emit(output)
+                yield
+        self._pass_time(reached)
+        if watermark == MAX_WATERMARK:
+            self._end()
+        self._emit(output)
+
+    def _search(self, due: pl.DataFrame) -> None:
+        """Take rows, in order of event time."""
+        fulfilled = self._searching.fulfilled(due)
+        begins = pl.Series(_BEGINS, (fulfilled & self._searching.beginning) != 0)
+        places = pl.int_range(pl.len(), dtype=pl.Int64).alias(_PLACE)
+        by_key = due.select(*self._by, places).with_columns(begins).group_by(self._by, maintain_order=True)
+        groups = by_key.agg(_PLACE, pl.col(_BEGINS).any())
+        keys = key_values(groups, self._keys)
+        states = self._table.rows(keys)
+        looked_at = [state is not None or begin for state, begin in zip(states, groups[_BEGINS], strict=True)]
+        if not any(looked_at):
+            return
+        groups = groups.filter(pl.Series(looked_at))
+        order = groups[_PLACE].explode()
+        rows = due[order.to_numpy()]
+        taken = zip(rows[EVENT_TIME].to_list(), fulfilled[order.to_numpy()].tolist(), self._values(rows), strict=True)
+        lengths = iter(groups[_PLACE].list.len().to_list())
+        for key, state, is_looked_at in zip(keys, states, looked_at, strict=True):
+            if is_looked_at:
+                self._search_key(key, state, [next(taken) for _ in range(next(lengths))])
+
+    def _values(self, rows: pl.DataFrame) -> Iterable[tuple[Any, ...]]:
+        if not self._searching.values:
+            return [()] * rows.height
+        columns = rows.select(self._searching.values).get_columns()
+        return zip(
+            *((each.to_physical() if each.dtype.is_temporal() else each).to_list() for each in columns), strict=True
+        )
+
+    def _search_key(
+        self, key: Any, state: tuple[Any, ...] | None, rows: list[tuple[int, int, tuple[Any, ...]]]
+    ) -> None:
+        search, first = self._opened(state)
+        for number, (time, fulfilled, values) in enumerate(rows, first):
+            self._pass_deadlines(search, time)
+            if search.partial or fulfilled & self._searching.beginning:
+                self._told += [(time, match.last) for match in search.take(Row(number, time, fulfilled, values))]
+        self._put(key, state, search)
+
+    def _opened(self, state: tuple[Any, ...] | None) -> tuple[KeySearch, int]:
+        """The search in the rows of a key, and the number of its next row."""
+        if state is None:
+            return KeySearch(self._searching.search), 0
+        numbers, times, _, *values = state
+        every = zip(*values, strict=True) if values else [()] * len(times)
+        rows = [Row(number, time, 0, row) for number, (time, row) in enumerate(zip(times, every, strict=True))]
+        return unpacked(self._searching.search, rows, numbers), len(rows)
+
+    def _put(self, key: Any, state: tuple[Any, ...] | None, search: KeySearch) -> None:
+        if not search.partial and not search.complete:
+            if state is not None:
+                self._table.remove([key])
+            return
+        rows, numbers = packed(search)
+        kept = ([row.values[place] for row in rows] for place in range(len(self._searching.kept)))
+        deadline = search.deadline
+        self._table.put_rows({key: (numbers, [row.time for row in rows], deadline, *kept)})
+        if deadline is not None and (state is None or state[2] != deadline):
+            heapq.heappush(self._deadlines, (deadline, next(self._numbers), key))
+
+    def _pass_deadlines(self, search: KeySearch, time: int) -> None:
+        while (deadline := search.deadline) is not None and deadline <= time:
+            told, given_up = search.pass_deadline()
+            self._told += [(deadline - 1, match.last) for match in told]
+            if self._timed_out is not None:
+                self._given_up += [(deadline - 1, partial.last) for partial in given_up]
+
+    def _pass_time(self, reached: int) -> None:
+        """All rows up to `reached` have come."""
+        after = reached if reached == MAX_WATERMARK else reached + 1
+        while self._deadlines and self._deadlines[0][0] <= after:
+            _, _, key = heapq.heappop(self._deadlines)
+            [state] = self._table.rows([key])
+            if state is None or state[2] is None or state[2] > after:
+                continue
+            search, _ = self._opened(state)
+            self._pass_deadlines(search, after)
+            self._put(key, state, search)
+
+    def _end(self) -> None:
+        """No row comes any more: what waits for earlier matches, or for a row that must not come, is decided."""
+        keys = self._table.all_keys()
+        for state in self._table.rows(keys):
+            search, _ = self._opened(state)
+            told = search.end()
+            self._told += [(max(match.last.row.time, self._before_end + 1), match.last) for match in told]
+        self._table.remove(keys)
+        self._deadlines.clear()
+
+    def _emit(self, output: Output) -> None:
+        told, self._told = self._told, []
+        given_up, self._given_up = self._given_up, []
+        if told:
+            output.rows(self._results(told))
+        if given_up and self._timed_out is not None:
+            output.side(self._timed_out, self._results(given_up))
+
+    def _results(self, decided: list[tuple[int, Link]]) -> pl.DataFrame:
+        decided.sort(key=lambda each: each[0])
+        results = self._searching.measured([link for _, link in decided])
+        times = pl.Series(EVENT_TIME, [time for time, _ in decided], pl.Int64)
+        results = results.with_columns(times)
+        if self._context.carries_watermarks:
+            results = results.with_columns((pl.col(EVENT_TIME) - 1).alias(WATERMARK))
+        return results
+
+    def close(self) -> None:
+        self._table.close()
+
+    # -- snapshots ------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> OperatorSnapshot | None:
+        waiting = [(epoch, map(self._stored, frames)) for epoch, frames in self._waiting.freeze()]
+        beside = Beside(dict(self._stored(pl.DataFrame(schema=self._input)).schema), waiting)
+        return OperatorSnapshot(keyed=self._table.freeze({"kind": _KIND}, self._context, beside))
+
+    def _stored(self, rows: pl.DataFrame) -> pl.DataFrame:
+        columns = [pl.col(name).alias(f"{_INPUT}{name}") for name in self._input if name not in self._by]
+        return rows.select(*self._by, *columns, pl.lit(True).alias(_PENDING), pl.lit(1, pl.Int64).alias(COUNT))
+
+    def _restore(self, restored: RestoredState) -> None:
+        for _, _, rows in decode_segments(restored.keyed, self._operator, _KIND, self._keys):
+            rows = canonical_keys(rows, self._keys)
+            if _PENDING in rows.columns:
+                waits = pl.col(_PENDING).fill_null(False)
+                stored = [name if name in self._by else f"{_INPUT}{name}" for name in self._input]
+                waiting = rows.filter(waits).select(stored)
+                waiting.columns = list(self._input)
+                # Some of a full run were searched, perhaps, before the newest delta was written.
+                due = pl.Series(waiting[EVENT_TIME].to_numpy() <= self._watermarks.at_rows(waiting), dtype=pl.Boolean)
+                self._waiting.add(waiting.filter(~due))
+                rows = rows.filter(~waits)
+            if set(self._table.types) <= set(rows.columns):
+                keys = self._table.load(rows)
+                for key, deadline in zip(keys, rows[_DEADLINE].to_list(), strict=True):
+                    if deadline is not None:
+                        heapq.heappush(self._deadlines, (deadline, next(self._numbers), key))
+
+
+def _column(name: str, values: list[Any], kind: pl.DataType) -> pl.Series:
+    if not kind.is_temporal():
+        return pl.Series(name, values, kind)
+    return pl.Series(name, values, pl.Int32() if kind == pl.Date else pl.Int64()).cast(kind)

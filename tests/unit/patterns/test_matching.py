@@ -1,0 +1,161 @@
+"""The search for patterns against their definition, with random patterns over random rows."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from match_judge import Found, matches, passed_by
+
+from penstock.errors import PipelineError
+from penstock.expressions import Expr, col
+from penstock.functions.patterns.automaton import Automaton, compiled
+from penstock.functions.patterns.definitions import (
+    Alternatives,
+    Contiguity,
+    Forbidden,
+    Group,
+    Part,
+    Skip,
+    Times,
+    Variable,
+    variables,
+)
+from penstock.functions.patterns.matching import KeySearch, Match, Row, Search, packed, unpacked
+
+NEAR: list[Contiguity] = ["next", "followed_by", "followed_by_any"]
+LETTERS = "abc"
+OF = {letter: col(letter) for letter in LETTERS} | {"ab": col("ab"), "any": col("any")}
+MEANS = {id(expr): name for name, expr in OF.items()}
+
+
+def holds(condition: Expr | None, letter: str) -> bool:
+    """A condition is a set of letters; None and `any` are all of them."""
+    if condition is None:
+        return True
+    name = MEANS[id(condition)]
+    return name == "any" or letter in name
+
+
+def search_of(automaton: Automaton, within: int | None = None, skip: Skip | None = None) -> Search:
+    return Search(automaton, within, skip or Skip("none"), {}, lambda memory, position, values: (), ())
+
+
+def row_of(automaton: Automaton, number: int, time: int, letter: str) -> Row:
+    bits = sum(1 << place for place, each in enumerate(automaton.conditions) if holds(each, letter))
+    return Row(number, time, bits, (letter,))
+
+
+def found_in(automaton: Automaton, match: Match) -> Found:
+    return tuple((row.number, automaton.positions[position].name) for row, position in match.last.rows())
+
+
+class RandomPattern:
+    """Patterns of two to four parts, some of which are groups of such."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.names = iter("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+
+    def whole(self, *, within: bool) -> Group:
+        parts = [self.part(0, first=True)]
+        for _ in range(self.chance.randrange(3)):
+            if self.chance.random() < 0.25:
+                parts.append(Part(self.forbidden()))
+            parts.append(self.part(0))
+        if within and self.chance.random() < 0.3:
+            parts.append(Part(self.forbidden()))
+        return Group(tuple(parts))
+
+    def forbidden(self) -> Forbidden:
+        return Forbidden("no " + next(self.names), self.condition(), self.chance.random() < 0.5)
+
+    def condition(self) -> Expr:
+        return OF[self.chance.choice([*LETTERS, *LETTERS, "ab", "any"])]
+
+    def part(self, depth: int, *, first: bool = False) -> Part:
+        chance = self.chance
+        near = chance.choice(NEAR)
+        within = chance.choice([None, None, None, 2, 4])
+        if depth < 1 and chance.random() < 0.25:
+            group = Group(tuple(self.part(depth + 1, first=first and not n) for n in range(chance.randrange(1, 3))))
+            other = Group((self.part(depth + 1, first=first),))
+            body: Any = group if chance.random() < 0.5 else Alternatives((group, other))
+            return Part(body, near, self.times(first=first, greedy=False), within)
+        variable = Variable(next(self.names), self.condition())
+        return Part(variable, near, self.times(first=first, greedy=chance.random() < 0.3), within)
+
+    def times(self, *, first: bool, greedy: bool) -> Times:
+        chance = self.chance
+        if chance.random() < 0.4:
+            return Times()
+        least = chance.randrange(1 if first else 0, 3)
+        most = chance.choice([None, max(least, 1), least + 1])
+        until = chance.choice([None, None, None, self.condition()])
+        return Times(least, most, chance.choice(NEAR), greedy, until)
+
+
+def played(
+    search: Search, rows: list[tuple[int, str]], chance: random.Random, within: int | None
+) -> tuple[list[Found], list[Found]]:
+    """What is told, and what is given up, with restores in between."""
+    automaton = search.automaton
+    told: list[Found] = []
+    over: list[Found] = []
+    one = KeySearch(search)
+
+    def pass_time(time: int) -> None:
+        while one.deadline is not None and one.deadline <= time:
+            done, given_up = one.pass_deadline()
+            told.extend(found_in(automaton, match) for match in done)
+            over.extend(found_in(automaton, Match(each.first, each.last)) for each in given_up)
+
+    for number, (time, letter) in enumerate(rows):
+        pass_time(time)
+        told += [found_in(automaton, match) for match in one.take(row_of(automaton, number, time, letter))]
+        if chance.random() < 0.3:
+            kept, numbers = packed(one)
+            one = unpacked(search, [row._replace(fulfilled=0) for row in kept], numbers)
+            assert packed(one)[1] == numbers
+    if within is not None:
+        pass_time(rows[-1][0] + within)
+    told += [found_in(automaton, match) for match in one.end()]
+    return told, over
+
+
+@settings(max_examples=600, deadline=None)
+@given(seed=st.integers(0, 10**9), skip=st.sampled_from(["none", "none", "next", "past_last", "first", "last"]))
+def test_matches_are_those_of_the_definition(seed: int, skip: Any) -> None:
+    chance = random.Random(seed)
+    within = chance.choice([None, None, 3, 6])
+    pattern = RandomPattern(chance).whole(within=within is not None)
+    try:
+        automaton = compiled(pattern)
+    except PipelineError:
+        return  # a group is repeated of which all is optional
+    names = [variable.name for variable in variables(pattern)]
+    strategy = Skip(skip, chance.choice(names) if skip in ("first", "last") else "")
+    time, rows = 0, []
+    for _ in range(chance.randrange(3, 8)):
+        time += chance.choice([0, 1, 1, 2])
+        rows.append((time, chance.choice(LETTERS)))
+    judged = matches(
+        pattern, [letter for _, letter in rows], [time for time, _ in rows], within,
+        lambda condition, letter, _: holds(condition, letter),
+    )  # fmt: skip
+    told, _ = played(search_of(automaton, within, strategy), rows, chance, within)
+    if skip == "none":
+        assert len({*told}) == len(told)
+        assert {*told} == judged
+        return
+    left = {*judged}
+    for match in told:
+        earliest = min(each[0][0] for each in left)
+        assert match in left
+        assert match[0][0] == earliest
+        left.remove(match)
+        passed = passed_by(match, strategy)
+        left = {each for each in left if each[0][0] >= passed}
+    assert left == set()
