@@ -249,7 +249,10 @@ class Writer:
             found = self.rows(found, scope, views)
         if self.odds(0.15) and not found.tail:
             other = self.plain(views, list(found.columns.values()))
-            return replace(found, tail=f"{self.one('UNION', 'UNION ALL', 'INTERSECT', 'EXCEPT')} {other}")
+            return replace(
+                found,
+                tail=f"{self.one('UNION', 'UNION ALL', 'INTERSECT', 'EXCEPT', 'INTERSECT ALL', 'EXCEPT ALL')} {other}",
+            )
         if self.odds(0.1) and not found.tail:
             order = [
                 f"{at} {self.one('ASC', 'DESC')} NULLS {self.one('FIRST', 'LAST')}"

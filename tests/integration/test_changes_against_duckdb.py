@@ -271,6 +271,16 @@ def sets(orders: Any, places: Any) -> Iterator[tuple[Any, str]]:
         query = f"SELECT k, v FROM orders {sql} SELECT k, w FROM places"
         yield stream, query
         yield stream.key_by("k").agg(**AGGREGATES), f"SELECT k, {IN_SQL} FROM ({query}) GROUP BY k"
+    for verb, sql in (("intersect", "INTERSECT ALL"), ("minus", "EXCEPT ALL")):
+        for one, other, query in (
+            (left, right, f"SELECT k, v FROM orders {sql} SELECT k, w FROM places"),
+            (right, left, f"SELECT w AS v, k FROM places {sql} SELECT v, k FROM orders"),
+            (left.select("k"), right.select("k"), f"SELECT k FROM orders {sql} SELECT k FROM places"),
+        ):
+            copies = getattr(one, verb)(other, all=True)
+            yield copies, query
+            if "v" in query:
+                yield copies.key_by("k").agg(**AGGREGATES), f"SELECT k, {IN_SQL} FROM ({query}) GROUP BY k"
     counts = orders.key_by("k").agg(n=count())
     yield (
         counts.minus(right.rename({"v": "n"})),

@@ -176,6 +176,7 @@ def kinds() -> Pipeline:
     written(totals.distinct("n"), "distinct-updates")
     without_time = p.read(iterables.Source([Seen("k1", [])], schema=Seen))
     written(totals.select("key").minus(without_time.select("key")), "rows-of-one")
+    written(read.select("key").minus(totals.changes().select("key"), all=True), "copies-of-rows")
     written(keyed.top(3, by="value").final(), "top")
     written(keyed.deduplicate("last"), "newest")
     written(keyed.over().with_columns(n=count(), total=col("value").sum()), "over")

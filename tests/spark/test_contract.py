@@ -164,6 +164,14 @@ def test_changes(runs):
     same(runs, "kinds", ["distinct-updates"], held("n"))
     same(runs, "kinds", ["rows-of-one"], held("key"))
 
+    def copies(folder: Path) -> Any:
+        left = Counter[str]()
+        for row in rows(folder):
+            left[row["key"]] += -1 if row["retracted"] else 1
+        return +left
+
+    same(runs, "kinds", ["copies-of-rows"], copies)
+
 
 def test_rows_over_rows(runs):
     same(runs, "kinds", ["over"])

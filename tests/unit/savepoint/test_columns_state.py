@@ -31,7 +31,7 @@ AT_ONCE, LATER = 1, 50
 OPERATIONS = {
     "as-of join": Join, "join in time": Join, "join by key": RegularJoin, "over": Over, "top": Top,
     "min of changes": AggregateChanges, "top of changes": Top, "over changes": OverCurrent,
-    "temporal filter": TemporalFilter, "sort": Sort,
+    "temporal filter": TemporalFilter, "sort": Sort, "copies of changes": AggregateChanges,
 }  # fmt: skip
 
 
@@ -67,6 +67,7 @@ def node_of(verb: str) -> Node:
             stream = {
                 "top of changes": lambda: keyed.top(1, by="value"),
                 "over changes": lambda: keyed.over("value").with_columns(total=col("value").sum()),
+                "copies of changes": lambda: totals.minus(left.select("key", n="value", value="value"), all=True),
                 "min of changes": lambda: keyed.agg(least=col("value").min()),
             }[verb]()
     stream.write(collecting.Sink())
@@ -82,6 +83,7 @@ def frame_of(source: Node, key: str, value: int, second: int) -> pl.DataFrame:
         "value_right": value,
         "n": 1,
         "rank": 1,
+        "left": True,
         "at": at,
         "at_right": at,
         "valid_until": at + timedelta(hours=1),

@@ -571,6 +571,66 @@ def test_rows_of_two_streams_are_sent_when_they_come_to_hold(verb, left, right):
             harness = harness.restored(harness.freeze()())
 
 
+@pytest.mark.parametrize("verb", ["intersect", "minus"])
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**9))
+def test_of_equal_rows_of_two_streams_the_difference_is_sent(verb, seed):
+    """So many of them as were added or taken back since; also behind a restore."""
+    pipeline, chance = Pipeline("p"), random.Random(seed)
+    one, other = (pipeline.read(iterables.Source([], schema=Click)).select("user") for _ in range(2))
+    node = getattr(one, verb)(other, all=True)._node
+    harness, there = OperatorHarness(node, max_parallelism=GROUPS), Counter[tuple[str | None, bool]]()
+
+    def copies(user: str | None) -> int:
+        left, right = there[user, True], there[user, False]
+        return min(left, right) if verb == "intersect" else max(left - right, 0)
+
+    for _ in range(12):
+        before, batch = {user: copies(user) for user in ("a", "b", None)}, list[tuple[str | None, bool, bool]]()
+        for _ in range(chance.choice([1, 1, 9])):
+            key = chance.choice(["a", "b", None]), chance.random() < 0.6
+            gone = there[key] > 0 and chance.random() < 0.4
+            there[key] += -1 if gone else 1
+            batch.append((*key, gone))
+        harness.collected.frames.clear()
+        harness.frame(pl.DataFrame(batch, node.inputs[0].schema.polars(), orient="row"))
+        sent = Counter(row for frame in harness.collected.frames for row in frame.select("user", RETRACTED).rows())
+        changed = {user: copies(user) - before[user] for user in before}
+        assert sent == Counter({(user, by < 0): abs(by) for user, by in changed.items() if by})
+        if chance.random() < 0.2:
+            harness = harness.restored(harness.freeze()(), chance.randrange(1, 4))
+
+
+def test_with_a_time_to_live_one_of_equal_rows_keeps_the_keys_behind_alive():
+    """And with the row of which the time is over all its copies are forgotten, without a word."""
+    pipeline = Pipeline("p")
+    one, other = (pipeline.read(iterables.Source([], schema=Click)).select("user") for _ in range(2))
+    node = one.minus(other, all=True, ttl=timedelta(microseconds=TTL))._node
+    harness = OperatorHarness(node)
+
+    def feed(*rows: tuple[str, bool, bool]) -> list[tuple[Any, ...]]:
+        harness.collected.frames.clear()
+        harness.frame(pl.DataFrame(rows, node.inputs[0].schema.polars(), orient="row"))
+        return [row for frame in harness.collected.frames for row in frame.select("user", RETRACTED).rows()]
+
+    assert feed(*[("a", True, False)] * 3) == [("a", False)] * 3
+    assert feed(("a", True, False), ("a", False, False)) == [("a", True), ("a", False)]
+    assert feed(*[("a", True, True)] * 4, ("a", False, True), ("a", True, False)) == [("a", True)] * 3 + [("a", False)]
+    assert feed(("b", False, False)) == []
+    harness.now_us = 2 * TTL
+    assert feed(("a", True, False)) == [("a", False)]
+    assert harness.metrics[0].forgotten_keys == 2
+
+
+def test_equal_rows_replace_no_others_by_a_key():
+    """So a sink with a key has the last of those that hold."""
+    newest = orders(Pipeline("p"))
+    copies = newest.intersect(newest, all=True)
+    assert "materialize" in [node.verb for node in written_by(copies, "id").plan]
+    with pytest.raises(PipelineError, match="agg: the rows of intersect with all=True replace no others by a key"):
+        copies._node.upsert_key("agg")
+
+
 def test_streams_of_which_rows_are_in_both_are_named_as_one_operator():
     """Its state is found again by that name, and where it goes all of it goes."""
     pipeline = Pipeline("p")
@@ -581,8 +641,8 @@ def test_streams_of_which_rows_are_in_both_are_named_as_one_operator():
 def test_state_of_rows_in_both_streams_is_not_that_of_rows_in_one():
     """Though the counts are the same; aggregates are signed as they were before there were these."""
     newest = orders(Pipeline("p"))
-    signed = [state_signature(stream._node) for stream in (newest.intersect(newest), newest.minus(newest))]
-    assert signed[0] != signed[1]
+    streams = [getattr(newest, verb)(newest, all=each) for verb in ("intersect", "minus") for each in (False, True)]
+    assert len({state_signature(stream._node) for stream in streams}) == 4
     assert json.loads(state_signature(newest.key_by("town").agg(n=count())._node)) == {
         "verb": "agg of changes", "keys": [{"name": "town", "type": "string", "nullable": False}],
         "aggregates": {"n": "count()"},

@@ -269,7 +269,13 @@ class Stream(StreamBase, Generic[T]):
         """
         return self._of(verbs.union([self._rows, *(other._rows for other in others)]))
 
-    def intersect(self, other: Stream[Any] | UpsertStream, *, ttl: Duration | None = None) -> UpsertStream:
+    def intersect(
+        self,
+        other: Stream[Any] | UpsertStream,
+        *,
+        all: bool = False,
+        ttl: Duration | None = None,
+    ) -> UpsertStream:
         """The rows that are in both streams, once each, as `UpsertStream.changes`: SQL's INTERSECT.
 
         Columns are the same, in any order; rows are equal if all of them are, and null is equal to null. Rows of facts
@@ -277,6 +283,8 @@ class Stream(StreamBase, Generic[T]):
 
         Args:
             other: the other stream.
+            all: whether equal rows are there several times, as often as in both streams: SQL's INTERSECT ALL. They
+                replace no others by a key.
             ttl: how long that is kept after the last change of a row, as in `KeyedUpdates.agg`.
 
         Raises:
@@ -287,12 +295,19 @@ class Stream(StreamBase, Generic[T]):
             >>> bids.select("auction").intersect(dear.select("auction")).final().collect().rows()
             [(2,)]
         """
-        return self._updates(set_operation("intersect", self._rows, other._rows, ttl))
+        return self._updates(set_operation("intersect", self._rows, other._rows, ttl, all_copies=all))
 
-    def minus(self, other: Stream[Any] | UpsertStream, *, ttl: Duration | None = None) -> UpsertStream:
+    def minus(
+        self,
+        other: Stream[Any] | UpsertStream,
+        *,
+        all: bool = False,
+        ttl: Duration | None = None,
+    ) -> UpsertStream:
         """The rows of this stream that are not in the other one, once each, as `UpsertStream.changes`: SQL's EXCEPT.
 
-        A row is taken back when the other stream has it, and comes again when that has it no longer. What is said of
+        A row is taken back when the other stream has it, and comes again when that has it no longer. With `all=True` a
+        row is there as often as this stream has more of it than the other one: SQL's EXCEPT ALL. What is said of
         `intersect` holds here too.
 
         Raises:
@@ -302,8 +317,10 @@ class Stream(StreamBase, Generic[T]):
             >>> dear = bids.filter(col("price") > 200)
             >>> bids.select("auction").minus(dear.select("auction")).final().collect().rows()
             [(1,)]
+            >>> sorted(bids.select("auction").minus(dear.select("auction"), all=True).final().collect().rows())
+            [(1,), (1,), (2,)]
         """
-        return self._updates(set_operation("minus", self._rows, other._rows, ttl))
+        return self._updates(set_operation("minus", self._rows, other._rows, ttl, all_copies=all))
 
     @overload
     def join(

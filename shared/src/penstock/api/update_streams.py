@@ -235,8 +235,16 @@ class UpsertStream(StreamBase):
         """
         return self._of(union_of_changes([self._rows, *(other._rows for other in others)]))
 
-    def intersect(self, other: Stream[Any] | UpsertStream, *, ttl: Duration | None = None) -> UpsertStream:
-        """The rows that hold in both streams, once each, as `changes`; see `Stream.intersect`.
+    def intersect(
+        self,
+        other: Stream[Any] | UpsertStream,
+        *,
+        all: bool = False,
+        ttl: Duration | None = None,
+    ) -> UpsertStream:
+        """The rows that hold in both streams, as `changes`; see `Stream.intersect`.
+
+        They are there once each, or with `all=True` as often as in both.
 
         Raises:
             PipelineError: the columns differ, or one cannot be a key.
@@ -247,10 +255,18 @@ class UpsertStream(StreamBase):
             >>> totals.filter(col("revenue") > 100).select("auction").intersect(dear).final().collect().rows()
             [(2,)]
         """
-        return self._of(set_operation("intersect", self._rows, other._rows, ttl))
+        return self._of(set_operation("intersect", self._rows, other._rows, ttl, all_copies=all))
 
-    def minus(self, other: Stream[Any] | UpsertStream, *, ttl: Duration | None = None) -> UpsertStream:
-        """The rows that hold in this stream and not in the other one, once each, as `changes`; see `Stream.minus`.
+    def minus(
+        self,
+        other: Stream[Any] | UpsertStream,
+        *,
+        all: bool = False,
+        ttl: Duration | None = None,
+    ) -> UpsertStream:
+        """The rows that hold in this stream and not in the other one, as `changes`; see `Stream.minus`.
+
+        They are there once each, or with `all=True` as often as there are more of them here.
 
         Raises:
             PipelineError: the columns differ, or one cannot be a key.
@@ -261,7 +277,7 @@ class UpsertStream(StreamBase):
             >>> totals.filter(col("revenue") > 100).select("auction").minus(dear).final().collect().rows()
             [(1,)]
         """
-        return self._of(set_operation("minus", self._rows, other._rows, ttl))
+        return self._of(set_operation("minus", self._rows, other._rows, ttl, all_copies=all))
 
     def join(
         self,

@@ -1,4 +1,7 @@
-"""`intersect` and `minus`: the rows of two streams are keys of one, and which of these hold is said by where they are."""
+"""`intersect` and `minus`: the rows of two streams are keys of one.
+
+Which of these hold, and how often, is said by where they are.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from penstock.errors import PipelineError
-from penstock.expressions import Expr, col, count, lit
+from penstock.expressions import Expr, col, count, lit, when
 from penstock.functions.windows.definitions import RETRACTED
 from penstock.plan.building.changes import current_rows
 from penstock.plan.building.columns import check_alike, union
@@ -22,8 +25,15 @@ if TYPE_CHECKING:
 Verb = Literal["intersect", "minus"]
 
 
-def set_operation(verb: Verb, left: Rows, right: Rows, ttl: Duration | None) -> Rows:
+def set_operation(verb: Verb, left: Rows, right: Rows, ttl: Duration | None, *, all_copies: bool = False) -> Rows:
     """The distinct rows of the left stream that are in the right one too, or that are not.
+
+    Args:
+        verb: which of the two.
+        left: facts, updates or changes.
+        right: likewise, with the same columns.
+        ttl: how long the counts of a row are kept after its last change.
+        all_copies: whether equal rows are counted: as many of them as both streams have, or as the left one has more.
 
     Raises:
         PipelineError: the columns differ, or one cannot be a key.
@@ -40,7 +50,11 @@ def set_operation(verb: Verb, left: Rows, right: Rows, ttl: Duration | None) -> 
         for rows, is_left in zip(both, (True, False), strict=True)
     ]
     by_row = keyed(union(sides), schema.names)
-    operation = AggregateChanges((), verb, _holds(verb, col(side)), left.ttl_us(ttl, verb))
+    ttl_us = left.ttl_us(ttl, verb)
+    if all_copies:
+        operation = AggregateChanges((), verb, copies=_copies(verb, col(side)), ttl_us=ttl_us)
+    else:
+        operation = AggregateChanges((), verb, _holds(verb, col(side)), ttl_us)
     return by_row.derive(operation, Schema((*schema, Field(RETRACTED, BOOLEAN))), keys=schema.names, mode="retract")
 
 
@@ -63,3 +77,10 @@ def _of_side(rows: Rows, names: Sequence[str], side: str, *, is_left: bool, even
 def _holds(verb: Verb, is_left: Expr) -> Expr:
     others = count(filter=~is_left)
     return (count(filter=is_left) > 0) & (others > 0 if verb == "intersect" else others == 0)
+
+
+def _copies(verb: Verb, is_left: Expr) -> Expr:
+    own, others = count(filter=is_left), count(filter=~is_left)
+    if verb == "intersect":
+        return when(own < others).then(own).otherwise(others)
+    return when(own > others).then(own - others).otherwise(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from penstock.errors import PipelineError
 from penstock.functions.windows.definitions import RETRACTED
 from penstock.plan.operation import Columns, Named, Operation, Settings, UpsertKey, described, key_columns
 from penstock.plan.traits import Traits, kept_for, keyed
@@ -26,6 +27,8 @@ class AggregateChanges(Operation):
     holds: Expr | None = None
     """Made of sums: what must be true of a key's rows for it to have a result (SQL: HAVING)."""
     ttl_us: int | None = None
+    copies: Expr | None = None
+    """Made of sums: how many equal rows a key has as its result (SQL: INTERSECT ALL); None for one row."""
 
     @property
     def verb(self) -> str:
@@ -41,15 +44,23 @@ class AggregateChanges(Operation):
             settings["aggregates"] = described(self.aggregates)
         elif self.holds is not None:
             settings["holds"] = str(self.holds)
+        elif self.copies is not None:
+            settings["copies"] = str(self.copies)
         return settings
 
     def state_signature(self, node: Node) -> Settings | None:
         signed: Settings = {"verb": "agg of changes", "aggregates": described(self.aggregates)}
-        return signed | {"keys": key_columns(node)} | ({} if self.holds is None else {"holds": str(self.holds)})
+        conditions = (("holds", self.holds), ("copies", self.copies))
+        return signed | {"keys": key_columns(node)} | {name: str(expr) for name, expr in conditions if expr is not None}
 
     def columns_needed(self, node: Node, wanted: Columns) -> Columns:
         """All."""
         return None
 
     def upsert_key(self, node: Node, verb: str) -> UpsertKey:
+        if self.copies is not None:
+            raise PipelineError(
+                f"{verb}: the rows of {self.verb} with all=True replace no others by a key, because equal ones are there "
+                "several times"
+            )
         return node.keys, RETRACTED

@@ -135,9 +135,8 @@ def _shaped(side: Relation, columns: Sequence[Column], names: Sequence[str], kin
 
 def _operation(context: Context, part: SetOperation, left: Rows, right: Rows, names: Sequence[str]) -> Rows:
     if part.kind != "UNION":
-        if part.all:
-            raise context.error(part, f"{part.kind} ALL is not supported; without ALL rows are there once")
-        return set_operation("intersect" if part.kind == "INTERSECT" else "minus", left, right, None)
+        verb = "intersect" if part.kind == "INTERSECT" else "minus"
+        return set_operation(verb, left, right, None, all_copies=part.all)
     if left.node.updates or right.node.updates:
         both = union_of_changes([_as_changes(left), _as_changes(right)])
     elif left.node.event_time != right.node.event_time:

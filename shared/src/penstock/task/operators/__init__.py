@@ -195,10 +195,10 @@ def build_operator(node: Node) -> Operator:
             from penstock.task.operators.sort import SortOperator
 
             return SortOperator(node)
-        case AggregateChanges():
-            from penstock.task.operators.aggregate_changes import AggregateChangesOperator
+        case AggregateChanges(copies=copies):
+            from penstock.task.operators.aggregate_changes import AggregateChangesOperator, CopiesOperator
 
-            return AggregateChangesOperator(node)
+            return AggregateChangesOperator(node) if copies is None else CopiesOperator(node)
         case AssignWindows():
             from penstock.task.operators.assign_windows import AssignWindowsOperator
 

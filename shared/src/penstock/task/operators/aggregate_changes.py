@@ -5,7 +5,8 @@ rows of a key, which are kept and counted as far as the aggregates look at them.
 added: both have the same content, so they come from the same subtask and go the same way.
 
 A key's former result is taken back when it changes; a key that has no rows any more has no result, and no state. Distinct
-rows are keys whose results have no columns; what else must be true of those in two streams is a condition of their sums.
+rows are keys whose results have no columns; what else must be true of those in two streams is a condition of their sums,
+or a number: so many equal rows are there, of which only those are sent that are added or taken back.
 
 With a time to live a key that no change has touched for so long is forgotten, with its rows. It begins anew with the next
 one that is added, as in Flink: what takes back a row where the key has none, of those that are known, is dropped.
@@ -42,6 +43,8 @@ _ROWS: Final = "__rows"
 """The name of the count of rows among the results of `_Sums`."""
 _HOLDS: Final = "__holds"
 """The name of what must be true of a key among them."""
+_COPIES: Final = "__copies"
+"""The name of how many equal rows a key has as its result."""
 _RESULT: Final = "__result"
 _PLACE: Final = "__place"
 _ENDED: Final = "__ended"
@@ -56,7 +59,7 @@ class AggregateChangesOperator(Operator):
 
     def __init__(self, node: Node) -> None:
         operation, source = cast("AggregateChanges | WindowChanges", node.operation), node.inputs[0]
-        holds, ttl_us = (operation.holds, operation.ttl_us) if isinstance(operation, AggregateChanges) else (None, None)
+        asked, ttl_us = (_asked(operation), operation.ttl_us) if isinstance(operation, AggregateChanges) else ([], None)
         self._operator = node.operator_id
         self._where = f"{node.verb} ({node.operator_id})"
         self._keys = source.schema.select(source.keys, self._where)
@@ -64,7 +67,7 @@ class AggregateChangesOperator(Operator):
         self._names = list(node.schema.names)
         self._null_by_now = null_by_now(source)
         summed = [(name, expr) for name, expr in operation.aggregates if is_subtractable(expr)]
-        self._sums = _Sums(summed, holds, source.schema, self._keys, self._where)
+        self._sums = _Sums(summed, asked, source.schema, self._keys, self._where)
         others = [(name, expr) for name, expr in operation.aggregates if not is_subtractable(expr)]
         results = {name: polars_type(node.schema.field(name).type) for name, _ in operation.aggregates}
         self._stored = {f"{_RESULT}_{name}": name for name in results if self._keeps_results}
@@ -243,9 +246,13 @@ class _Sums:
     """Aggregates whose partials are sums, and the number of rows."""
 
     def __init__(
-        self, aggregates: Sequence[tuple[str, Expr]], holds: Expr | None, schema: Schema, keys: Schema, where: str
+        self,
+        aggregates: Sequence[tuple[str, Expr]],
+        asked: Sequence[tuple[str, Expr]],
+        schema: Schema,
+        keys: Schema,
+        where: str,
     ) -> None:
-        asked = [] if holds is None else [(_HOLDS, holds)]
         self._plan = AggregatePlan.build([(_ROWS, count()), *aggregates, *asked], schema, where)
         self._by = list(keys.names)
         self.types = {field.name: polars_type(field.type) for field in self._plan.partial_fields}
@@ -253,8 +260,9 @@ class _Sums:
         """The column that counts rows."""
         _, *results = self._plan.finish
         self.finish = results[: len(aggregates)]
-        self.there = pl.all_horizontal(pl.col(self.rows) > 0, *results[len(aggregates) :])
-        """Which keys have a result."""
+        self.asked = results[len(aggregates) :]
+        self.there = pl.all_horizontal(pl.col(self.rows) > 0, *(each.cast(pl.Boolean) for each in self.asked))
+        """Which keys have a result: those of which nothing that is asked is false or zero."""
 
     def describe(self) -> list[dict[str, Any]]:
         """The partial columns for the header of a segment."""
@@ -286,6 +294,34 @@ class _Sums:
 
     def _carried(self, parts: pl.DataFrame) -> pl.DataFrame:
         return parts.with_columns(self._plan.carry) if self._plan.carry else parts
+
+
+class CopiesOperator(AggregateChangesOperator):
+    """Equal rows, of which the number is kept. Where it changes, so many are sent as were added or taken back."""
+
+    def _send(self, before: pl.DataFrame, after: pl.DataFrame, beside: pl.DataFrame, output: Output) -> None:
+        had, has = self._copies(before, beside.height), self._copies(after, beside.height)
+        gone, come = np.maximum(had - has, 0), np.maximum(has - had, 0)
+        if self._table.expires:  # one for all equal ones lets the keys behind live on
+            same = (had == has) & (has > 0)
+            gone, come = gone + same, come + same
+        counts = np.stack([gone, come], axis=1).ravel()
+        numbers = np.repeat(np.arange(counts.size), counts)
+        if numbers.size:
+            sent = beside[numbers // 2].with_columns(pl.Series(RETRACTED, numbers % 2 == 0))
+            output.rows(sent.select(*self._names, *self._hidden))
+
+    def _copies(self, kept: pl.DataFrame, keys: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """How many equal rows each of so many keys has."""
+        found = np.zeros(keys, np.int64)
+        found[kept[INDEX].to_numpy()] = kept.select(self._sums.asked[0].cast(pl.Int64)).to_series().to_numpy()
+        return found
+
+
+def _asked(operation: AggregateChanges) -> list[tuple[str, Expr]]:
+    """What is asked of the sums beside the results."""
+    asked = ((_HOLDS, operation.holds), (_COPIES, operation.copies))
+    return [(name, expr) for name, expr in asked if expr is not None]
 
 
 class _OfRows:
