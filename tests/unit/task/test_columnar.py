@@ -18,7 +18,7 @@ from penstock.plan.operations.filter import Filter
 from penstock.plan.operations.project import Project
 from penstock.plan.operations.read import Read
 from penstock.task.operators.columnar import ExpandOperator, ExplodeOperator, FilterOperator, ProjectOperator
-from penstock.types import FLOAT64, INT64, STRING, Field, ListType, Schema
+from penstock.types import FLOAT64, INT32, INT64, STRING, Field, ListType, Schema
 
 SCHEMA = Schema(
     (
@@ -116,6 +116,19 @@ def test_explode_gives_a_row_per_element() -> None:
     operator = ExplodeOperator(node(Explode(("l", "m"))))
     (got,) = run(operator, TIMED.select("a", "l", "m", EVENT_TIME))
     assert got.rows() == [(1, 1, "p", 30), (1, 2, None, 30), (None, None, None, 10), (3, None, None, 20)]
+
+
+def test_elements_are_numbered_from_one() -> None:
+    """Of null and of an empty list there is none; where these give no row, a batch of such rows is not handed on."""
+    schema = Schema((Field("l", INT64, nullable=True), Field("n", INT32, nullable=True)))
+    frame = pl.DataFrame({"l": [[7, None], [], None]}).with_columns(pl.lit(30).alias(EVENT_TIME))
+    (got,) = run(ExplodeOperator(node(Explode(("l",), "n"), schema)), frame)
+    assert got.columns == ["l", "n", EVENT_TIME]
+    assert got.rows() == [(7, 1, 30), (None, 2, 30), (None, None, 30), (None, None, 30)]
+    operator = ExplodeOperator(node(Explode(("l",), "n", keep_empty=False), schema))
+    (got,) = run(operator, frame)
+    assert got.rows() == [(7, 1, 30), (None, 2, 30)]
+    assert run(operator, frame[1:]) == []
 
 
 def test_explode_of_different_lengths_is_the_users_error() -> None:

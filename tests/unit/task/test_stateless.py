@@ -26,7 +26,7 @@ from penstock.plan.operations.map_batches import MapBatches
 from penstock.plan.operations.map_rows import MapRows
 from penstock.plan.operations.project import Project
 from penstock.testing.harness import OperatorHarness, input_node
-from penstock.types import INT64, STRING, Field, ListType, Schema, row_class, schema_of
+from penstock.types import INT32, INT64, STRING, Field, ListType, Schema, row_class, schema_of
 
 
 @dataclass
@@ -49,6 +49,7 @@ def halves(row: tuple[Any, int, int]) -> list[tuple[Any, ...]]:
 
 
 SPLIT = Schema((*SCHEMA, Field("all", ListType(INT64))))
+NUMBERED = (Field("all", INT64, nullable=True), Field("n", INT32, nullable=True))
 FORM = event_time_form("with_event_time", col("value") * 1_000, SCHEMA, unit="us", format=None, timezone=None)
 
 
@@ -70,6 +71,14 @@ CASES: dict[str, tuple[Node, Any]] = {
         node(Explode(("all",)), Schema((*SCHEMA, Field("all", INT64, nullable=True))), SPLIT),
         lambda row: [(row[0], row[2], each) for each in list(range(row[2] % 3)) or [None]],
     ),
+    "numbered": (
+        node(Explode(("all",), "n"), Schema((*SCHEMA, *NUMBERED)), SPLIT),
+        lambda row: [(row[0], row[2], each, each + 1) for each in range(row[2] % 3)] or [(row[0], row[2], None, None)],
+    ),
+    "numbered without empty ones": (
+        node(Explode(("all",), "n", keep_empty=False), Schema((*SCHEMA, *NUMBERED)), SPLIT),
+        lambda row: [(row[0], row[2], each, each + 1) for each in range(row[2] % 3)],
+    ),
     "map": (node(MapRows(one, flat=False), schema_of(Made)), halves),
     "flat_map": (
         node(MapRows(several, flat=True), schema_of(Made)),
@@ -79,9 +88,12 @@ CASES: dict[str, tuple[Node, Any]] = {
 }
 
 
+EXPLODED = ("explode", "numbered", "numbered without empty ones")
+
+
 def batch_of(case: str, rows: list[tuple[Any, int, int]]) -> pl.DataFrame:
     frame = frame_of(rows)
-    if case != "explode":
+    if case not in EXPLODED:
         return frame
     lists = pl.Series("all", [list(range(value % 3)) for _, _, value in rows], dtype=pl.List(pl.Int64))
     return frame.insert_column(2, lists)

@@ -27,7 +27,7 @@ from penstock.plan.operations.explode import Explode
 from penstock.plan.operations.filter import Filter
 from penstock.plan.operations.project import Project
 from penstock.plan.operations.union import Union
-from penstock.types import BOOLEAN, Field, ListType, Schema, schema_of
+from penstock.types import BOOLEAN, INT32, Field, ListType, Schema, schema_of
 
 _MANY: Final = 8
 Projection = Literal["select", "with_columns", "drop", "rename"]
@@ -140,8 +140,14 @@ def call_function(rows: Rows, name: str, function: Callable[..., Any], arguments
     return rows.derive(operation, Schema(tuple(fields)), mode=rows.node.mode)
 
 
-def explode(rows: Rows, columns: Sequence[str]) -> Rows:
+def explode(rows: Rows, columns: Sequence[str], *, position: str | None = None, keep_empty: bool = True) -> Rows:
     """One row per element of these list columns.
+
+    Args:
+        rows: facts.
+        columns: their names.
+        position: a new column, which says which element of the list it is, from 1.
+        keep_empty: whether an empty list or null gives one row with null, and not none.
 
     Raises:
         PipelineError: none is named, or one is no list.
@@ -157,7 +163,9 @@ def explode(rows: Rows, columns: Sequence[str]) -> Rows:
         fields.append(field)
     for name in columns:
         rows.schema.field(name, "explode")
-    return rows.derive(Explode(tuple(columns)), Schema(tuple(fields)))
+    if position is not None:
+        fields.append(Field(position, INT32, nullable=keep_empty))
+    return rows.derive(Explode(tuple(columns), position, keep_empty), Schema(tuple(fields)))
 
 
 def with_row_class(rows: Rows, row_type: type[Any]) -> Rows:

@@ -14,9 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Explode(Operation):
-    """One row per element of the list columns (of equal lengths within a row); an empty list or null gives one null."""
+    """One row per element of the list columns (of equal lengths within a row)."""
 
     columns: tuple[str, ...]
+    position: str | None = None
+    """The column that says which element of the list it is, from 1; None for none."""
+    keep_empty: bool = True
+    """Whether an empty list or null gives one row with null; else it gives none."""
 
     @property
     def verb(self) -> str:
@@ -26,13 +30,14 @@ class Explode(Operation):
         return per_row()
 
     def describe(self, node: Node) -> Settings:
-        return {"columns": list(self.columns)}
+        position = {} if self.position is None else {"position": self.position}
+        return {"columns": list(self.columns)} | position | ({} if self.keep_empty else {"empty": "no row"})
 
     def state_signature(self, node: Node) -> Settings | None:
         return None
 
     def columns_needed(self, node: Node, wanted: Columns) -> Columns:
-        return None if wanted is None else wanted | {*self.columns}
+        return None if wanted is None else (wanted | {*self.columns}) - {self.position}
 
     def upsert_key(self, node: Node, verb: str) -> UpsertKey:
         return node.keys, None

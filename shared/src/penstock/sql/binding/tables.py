@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import nearest
-from penstock.expressions import coalesce, col
+from penstock.expressions import coalesce
 from penstock.functions.windows.definitions import (
     CumulativeWindow,
     RowWindow,
@@ -15,7 +15,7 @@ from penstock.functions.windows.definitions import (
     SlidingWindow,
     TumblingWindow,
 )
-from penstock.plan.building.columns import explode, filter_rows
+from penstock.plan.building.columns import filter_rows
 from penstock.sql.binding.context import Context, Wanted
 from penstock.sql.binding.current_time import reads_now, valid_now
 from penstock.sql.binding.expressions import Expressions
@@ -35,10 +35,9 @@ from penstock.sql.binding.relations import (
     fresh,
     with_computed,
 )
-from penstock.sql.functions.arguments import sql_name
+from penstock.sql.binding.unnest import conditions_left, is_unnest, unnested
 from penstock.sql.syntax import (
     Call,
-    Constant,
     DerivedTable,
     Descriptor,
     Joined,
@@ -51,7 +50,6 @@ from penstock.sql.syntax import (
     TableName,
 )
 from penstock.sql.text import counted
-from penstock.types import ListType, StructType
 
 if TYPE_CHECKING:
     from penstock.sql.binding.queries import Binder
@@ -97,11 +95,12 @@ class Tables:
         """The tables that inner joins and commas stand between."""
         if not isinstance(part, Joined):
             return Items([self._table(part)], [])
-        if self._is_lateral(part.right):
+        if is_unnest(part.right):
             left = self.connected(self.items(part.left), [])
-            found = Items([self._lateral(part, left)], [])
+            found = Items([unnested(self._context, part, left, self._outer)], [])
             if part.condition is not None:
-                found.conditions += self._unnest_conditions(part, found)
+                conditions = self._conditions(part.condition, found.columns, found)
+                found.conditions += conditions_left(self._context, part, conditions)
             return found
         if isinstance(part.right, TableName) and part.right.as_of is not None:
             return Items([self._as_of(part, part.right, part.right.as_of)], [])
@@ -307,9 +306,9 @@ class Tables:
         if call.function in WINDOWING:
             return self._windowing(call)
         if call.function == "UNNEST":
-            return self._lateral(Joined("cross", part, part), self._binder.no_table())
+            return unnested(self._context, Joined("cross", part, part), self._binder.no_table(), self._outer)
         if part.ordinality:
-            raise self._context.error(call, "WITH ORDINALITY is not supported yet")
+            raise self._context.error(call, "WITH ORDINALITY is for UNNEST; leave it out")
         return self._binder.table_function(call)
 
     # -- windowing functions --------------------------------------------------------------------------------------------
@@ -411,65 +410,6 @@ class Tables:
             *(Column(name, name, hidden=True, bound=name) for name in (WINDOW_START, WINDOW_END, WINDOW_TIME)),
         )
         return replace(relation, columns=columns, pending=PendingWindow(window, call.span), windows=None)
-
-    # -- lateral --------------------------------------------------------------------------------------------------------
-
-    def _is_lateral(self, part: Part) -> bool:
-        if isinstance(part, TableFunction):
-            return part.call.function == "UNNEST"
-        return False
-
-    def _unnest_conditions(self, part: Joined, items: Items) -> list[Part]:
-        """ON of a join with UNNEST: of elements that a LEFT JOIN leaves out there would have to be a row of nulls."""
-        assert part.condition is not None
-        conditions = self._conditions(part.condition, items.columns, items)
-        conditions = [each for each in conditions if not (isinstance(each, Constant) and each.value is True)]
-        if part.kind == "left" and conditions:
-            raise self._context.error(
-                conditions[0], "LEFT JOIN UNNEST takes ON TRUE only; write other conditions in WHERE"
-            )
-        return conditions
-
-    def _lateral(self, part: Joined, left: Relation) -> Relation:
-        """UNNEST: a row per element of a list of the row."""
-        function = part.right
-        assert isinstance(function, TableFunction)
-        call = function.call
-        if function.ordinality:
-            raise self._context.error(call, "WITH ORDINALITY is not supported yet")
-        if len(call.arguments) != 1:
-            raise self._context.error(call, "UNNEST takes one ARRAY")
-        if part.using or part.natural or part.kind not in ("inner", "cross", "left"):
-            raise self._context.error(part, "UNNEST is joined by CROSS JOIN or LEFT JOIN ... ON TRUE")
-        left = settled(self._context, changes_of(left))
-        if left.rows.node.mode != "append":
-            raise self._context.error(
-                call, "UNNEST of rows that may be replaced is not supported yet; unnest before grouping"
-            )
-        resolved = Scope(self._context.text, left, self._outer).resolve(call.arguments[0])
-        value = Expressions(self._context, left.rows.node.row_schema).bind(resolved)
-        if not isinstance(value.type, ListType):
-            raise self._context.error(call.arguments[0], f"UNNEST takes an ARRAY, and this is {sql_name(value.type)}")
-        name = fresh(function.columns[0] if function.columns else "element", left.rows.schema.names)
-        relation = with_computed(left, {name: value.expr})
-        rows = relation.rows
-        with self._context.at(call.span):
-            if part.kind != "left":
-                rows = filter_rows(rows, (col(name).list.len() > 0,))
-            rows = explode(rows, (name,))
-        element = value.type.inner
-        if not isinstance(element, StructType):
-            shown = function.columns[0] if function.columns else function.alias or "EXPR$0"
-            column = Column(shown, name, function.alias)
-            return Relation(rows, (*left.columns, column))
-        names = [field.name for field in element.fields]
-        made = {fresh(each, rows.schema.names): col(name).struct.field(each) for each in names}
-        relation = with_computed(Relation(rows, left.columns), made)
-        columns = [
-            Column(function.columns[place] if place < len(function.columns) else names[place], each, function.alias)
-            for place, each in enumerate(made)
-        ]
-        return replace(relation, columns=(*left.columns, *columns))
 
 
 def filtered(context: Context, relation: Relation, conditions: Sequence[Part]) -> Relation:

@@ -90,23 +90,37 @@ class FilterOperator(Operator):
 
 
 class ExplodeOperator(Operator):
-    """One row per element; an empty list or null gives one null."""
+    """One row per element; an empty list or null gives one null, or no row."""
 
     def __init__(self, node: Node) -> None:
         operation = cast("Explode", node.operation)
         self._where = f"explode ({node.operator_id})"
         self._columns = list(operation.columns)
+        self._position = operation.position
+        self._keep_empty = operation.keep_empty
+        self._names = node.schema.names
 
     def process(self, frame: pl.DataFrame, output: Output) -> None:
         """Repeat rows; elements keep the event time of their row."""
+        exploded = self._exploded(frame if self._position is None else self._with_positions(frame, self._position))
+        if exploded.height:
+            output.rows(exploded)
+
+    def _with_positions(self, frame: pl.DataFrame, position: str) -> pl.DataFrame:
+        """With a list of the numbers of elements, which stands in front of what is hidden."""
+        behind_last = pl.col(self._columns[0]).list.len().cast(pl.Int64) + 1
+        numbered = frame.with_columns(pl.int_ranges(1, behind_last, dtype=pl.Int32).alias(position))
+        return numbered.select(*(name for name in self._names if name in numbered.columns), *hidden_of(frame))
+
+    def _exploded(self, frame: pl.DataFrame) -> pl.DataFrame:
+        columns = self._columns if self._position is None else [*self._columns, self._position]
         try:
-            exploded = frame.explode(self._columns, empty_as_null=True, keep_nulls=True)
+            return frame.explode(columns, empty_as_null=self._keep_empty, keep_nulls=self._keep_empty)
         except pl.exceptions.ShapeError as error:
             names = ", ".join(repr(name) for name in self._columns)
             raise UserCodeError(
                 f"{self._where}: the lists in {names} have different lengths in a row; explode them one by one"
             ) from error
-        output.rows(exploded)
 
 
 class ExpandOperator(Operator):
