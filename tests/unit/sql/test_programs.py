@@ -14,13 +14,14 @@ from penstock.connectors import kafka, postgres
 from penstock.coordination.artifacts import pack
 from penstock.embedded import EmbeddedSettings, run_pipeline
 from penstock.errors import PipelineError, UsageError
+from penstock.graph.jobgraph import JobGraph, build_job_graph
 from penstock.loading import load_pipeline
 from penstock.plan.logical import LogicalPlan
 from penstock.plan.operations.read import Read
 from penstock.plan.operations.write import Write
 from penstock.sql.parsing import statements
 from penstock.sql.programs import Program, Session
-from penstock.sql.text import SqlText
+from penstock.sql.text import SqlError, SqlText
 
 ORDERS = """
 CREATE TABLE orders (id BIGINT, price DOUBLE, at TIMESTAMP(6), doubled AS price * 2,
@@ -188,6 +189,43 @@ def test_views_are_queries_with_names(folder: Path) -> None:
     assert sorted(row["total"] for row in written(folder, ORDERS + view)) == [0.0, 1.0, 2.0, 3.0]
 
 
+def test_a_view_is_checked_where_it_is_declared(folder: Path) -> None:
+    """Also if nobody reads it; what is checked leaves nothing in the plan."""
+    with pytest.raises(SqlError, match=r"<sql>:8:20: there is no column 'prize'; did you mean 'price'\?"):
+        _plan(ORDERS + "CREATE VIEW v AS\n            SELECT prize FROM orders;" + FILL)
+    unused = _plan(ORDERS + "CREATE VIEW v AS SELECT id, COUNT(*) FROM orders GROUP BY id;" + FILL)
+    assert [node.operator_id for node in unused] == [node.operator_id for node in _plan(ORDERS + FILL)]
+
+
+def test_a_view_that_is_wrong_does_not_replace_another(folder: Path) -> None:
+    session = Session(LogicalPlan("views"))
+    whole = SqlText(
+        ORDERS + "CREATE VIEW v AS SELECT id FROM orders; CREATE OR REPLACE VIEW v AS SELECT nope FROM orders;"
+    )
+    *right, wrong = statements(whole)
+    for part in right:
+        session.execute(whole, part, lambda rows: None)
+    with pytest.raises(SqlError, match="there is no column 'nope'"):
+        session.execute(whole, wrong, lambda rows: None)
+    again = SqlText("SELECT id FROM v; CREATE OR REPLACE VIEW v AS SELECT price FROM orders; SELECT price FROM v")
+    for part in statements(again):
+        session.execute(again, part, lambda rows: None)
+    assert session.writes == 2
+
+
+def test_a_query_of_with_that_nobody_reads_is_not_computed(folder: Path) -> None:
+    """Nor does it change what the state of others is called."""
+    unused = FILL.replace("SELECT", "WITH x AS (SELECT id, COUNT(*) FROM orders GROUP BY id) SELECT")
+    assert {*_ids(ORDERS + FILL)} <= {*_ids(ORDERS + unused)}
+    verbs = [each.verb for vertex in _graph(ORDERS + unused).vertices for each in vertex.operators]
+    assert verbs == [each.verb for vertex in _graph(ORDERS + FILL).vertices for each in vertex.operators]
+
+
+def test_tables_are_those_of_the_one_catalog(folder: Path) -> None:
+    fill = FILL.replace("INTO totals", "INTO default_catalog.default_database.totals")
+    assert len(written(folder, ORDERS + fill.replace("FROM orders", "FROM default_database.orders"))) == 3
+
+
 def test_settings_of_a_text_are_those_of_its_pipeline(folder: Path) -> None:
     (folder / "job.sql").write_text(
         "SET 'pipeline.name' = 'nightly'; SET 'table.exec.state.ttl' = '2 h'; SET 'pipeline.max-parallelism' = '12';"
@@ -233,6 +271,10 @@ def _plan(text: str) -> LogicalPlan:
     plan = LogicalPlan("job")
     Program.of(SqlText(text)).add_to(plan)
     return plan
+
+
+def _graph(text: str) -> JobGraph:
+    return build_job_graph(_plan(text), 2)
 
 
 def _ids(text: str) -> set[str]:

@@ -82,3 +82,34 @@ def test_the_best_results_of_windows_are_final() -> None:
         )
         expected += [(key, num, window[0], place) for place, (num, key) in enumerate(ranked[:2], 1)]
     assert sorted(found.collect().rows()) == sorted(expected)
+
+
+def test_arguments_of_windowing_functions_may_have_names() -> None:
+    """In any order, and in capitals or not."""
+    rows = [Bid(1, START + timedelta(seconds=second)) for second in range(0, 60, 7)]
+
+    def starts(function: str) -> list[tuple[datetime, datetime, int]]:
+        pipeline = Pipeline("named")
+        text = f"SELECT window_start, window_end, COUNT(*) FROM {function} GROUP BY window_start, window_end"
+        return sorted(pipeline.sql(text, bid=pipeline.read(iterables.Source(rows, event_time="at"))).collect().rows())
+
+    plain, named = "TABLE bid, DESCRIPTOR(at)", "TIMECOL => DESCRIPTOR(at), DATA => TABLE bid"
+    ten, two, one = (f"INTERVAL '{seconds}' SECOND" for seconds in (10, 2, 1))
+    assert starts(f"TUMBLE({plain}, {ten}, {two})") == starts(f"TUMBLE({named}, offset => {two}, size => {ten})")
+    assert starts(f"TUMBLE({plain}, {ten})") == starts(f"TUMBLE(SIZE => {ten}, {named})")
+    assert starts(f"HOP({plain}, {two}, {ten}, {one})") == starts(
+        f"HOP({named}, SIZE => {ten}, OFFSET => {one}, SLIDE => {two})"
+    )
+    assert starts(f"CUMULATE({plain}, {two}, {ten})") == starts(f"CUMULATE({named}, SIZE => {ten}, STEP => {two})")
+    assert starts(f"SESSION({plain}, {two})") == starts(f"SESSION({named}, GAP => {two})")
+    assert starts(f"TUMBLE({plain}, {ten}, {two})") != starts(f"TUMBLE({plain}, {ten})")
+
+
+def test_numbers_of_intervals_have_the_digits_that_the_text_says() -> None:
+    """A precision that holds changes nothing."""
+    pipeline = Pipeline("digits")
+    rows = pipeline.read(iterables.Source([Bid(1, START)], event_time="at"))
+    intervals = ("'100' DAY(3)", "'1 10' DAY(2) TO HOUR", "'1.5' SECOND(2, 3)")
+    hours = (2400, 34, 1.5 / 3600)
+    found = pipeline.sql(f"SELECT {', '.join(f'at + INTERVAL {each}' for each in intervals)} FROM bid", bid=rows)
+    assert found.collect().rows() == [tuple(START + timedelta(hours=each) for each in hours)]

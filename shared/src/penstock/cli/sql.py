@@ -166,6 +166,8 @@ class Asked:
         graph = build_job_graph(plan, self.parallelism)
         if "ESTIMATED_COST" in part.details:
             raise context.error(part, "EXPLAIN ESTIMATED_COST is not supported: costs are not estimated")
+        if "PLAN_ADVICE" in part.details:
+            raise context.error(part, "EXPLAIN PLAN_ADVICE is not supported: plans show state; leave it out")
         if "JSON_EXECUTION_PLAN" in part.details:
             print(json.dumps(graph.to_json(), indent=2))
             return

@@ -95,7 +95,7 @@ def described(context: Context, catalogue: Catalogue, part: Describe) -> list[tu
     Raises:
         SqlError: there is no such table.
     """
-    meant = alike(part.name.parts[-1], catalogue.names)
+    meant = alike(context.table_name(part.name.parts, part.name), catalogue.names)
     if meant is None:
         known = nearest(part.name.parts[-1], catalogue.names)
         raise context.error(part.name, f"there is no table {str(part.name)!r}; {known}")
@@ -122,6 +122,8 @@ def listed(catalogue: Catalogue, part: Show) -> list[str]:
             names = [*catalogue.streams, *catalogue.tables, *catalogue.views]
         case "VIEWS":
             names = catalogue.views
+        case "USER FUNCTIONS":
+            names = catalogue.functions
         case "FUNCTIONS":
             names = {*WORDS, *catalogue.functions}
         case _:

@@ -14,6 +14,7 @@ from penstock.expressions import Expr, col, lit
 from penstock.expressions.typing_rules import promote
 from penstock.plan.building.changes import final, has_end
 from penstock.plan.building.columns import project
+from penstock.plan.building.rows import Rows
 from penstock.plan.building.sources import write
 from penstock.protocol.keygroups import DEFAULT_MAX_PARALLELISM, LARGEST_MAX_PARALLELISM
 from penstock.sql.binding.context import Context
@@ -39,6 +40,7 @@ from penstock.sql.syntax import (
     SetOption,
     Show,
     StatementSet,
+    TableName,
 )
 from penstock.sql.text import SqlText
 from penstock.sql.writing import finished
@@ -46,7 +48,6 @@ from penstock.types import DATE, NULL, STRING, TIMESTAMP, DataType
 
 if TYPE_CHECKING:
     from penstock.connectors.base import Sink
-    from penstock.plan.building.rows import Rows
     from penstock.plan.logical import LogicalPlan, Node
 
 _NOT_OF_IDS: Final = re.compile(r"[^\w.-]")
@@ -75,13 +76,22 @@ class Settings:
             SqlError: it is no setting.
         """
         if isinstance(part, ResetOption):
+            if part.key is not None:
+                self._check_known(text, part)
             self.values.clear() if part.key is None else self.values.pop(part.key, None)
         elif part.key is not None and part.value is not None:
             self._check(text, part)
             self.values[part.key] = part.value
 
+    def _check(self, text: SqlText, part: SetOption) -> None:
+        self._check_known(text, part)
+        if part.key == NAME and not is_pipeline_name(str(part.value)):
+            raise text.error(
+                part.span, f"{part.value!r} is no name; use letters, digits, '-', '_' and '.', not dots alone"
+            )
+
     @staticmethod
-    def _check(text: SqlText, part: SetOption) -> None:
+    def _check_known(text: SqlText, part: SetOption | ResetOption) -> None:
         if part.key in _OF_THE_COMMAND:
             option = _OF_THE_COMMAND[part.key]
             raise text.error(part.span, f"{part.key!r} is not set by a text; give the command the option {option}")
@@ -91,10 +101,6 @@ class Settings:
             )
         if part.key not in _SETTINGS:
             raise text.error(part.span, f"there is no setting {part.key!r}; {nearest(str(part.key), _SETTINGS)}")
-        if part.key == NAME and not is_pipeline_name(str(part.value)):
-            raise text.error(
-                part.span, f"{part.value!r} is no name; use letters, digits, '-', '_' and '.', not dots alone"
-            )
 
     @property
     def state_ttl_us(self) -> int | None:
@@ -167,7 +173,7 @@ class Session:
 
     def over(self, plan: LogicalPlan) -> Session:
         """The declared tables and views over another plan, to see what a statement would add to it."""
-        found = Session(plan)
+        found = Session(plan, {name: Rows(plan, rows.node) for name, rows in self.streams.items()})
         catalogue = found.catalogue
         catalogue.functions.update(self.catalogue.functions)
         for name, table in self.catalogue.tables.items():
@@ -248,11 +254,23 @@ class Session:
         )
 
     def _create_view(self, context: Context, part: CreateView) -> None:
-        if part.replace:
-            self.catalogue.views.pop(part.name, None)
-        if self._is_new(context, part, part.name, part.only_if_new):
-            view = View(part, context)
-            self.catalogue.views[part.name] = view
+        views = self.catalogue.views
+        replaced = views.pop(part.name, None) if part.replace else None
+        if not self._is_new(context, part, part.name, part.only_if_new):
+            return
+        views[part.name] = View(part, context)
+        try:
+            self._check_view(part)
+        except PipelineError:
+            del views[part.name]
+            if replaced is not None:
+                views[part.name] = replaced
+            raise
+
+    def _check_view(self, part: CreateView) -> None:
+        """Bind the view, in a plan that is thrown away: also one that nobody reads is to be right."""
+        catalogue = self.over(replace(self.plan, nodes=[])).catalogue
+        Binder(catalogue.views[part.name].context).table(TableName((part.name,), span=part.span))
 
     def _create_function(self, context: Context, part: CreateFunction) -> None:
         if part.name.upper() in self.catalogue.functions:
@@ -283,7 +301,7 @@ class Session:
 
     def _insert(self, context: Context, part: Insert) -> None:
         name = str(part.table)
-        meant = alike(part.table.parts[-1], self.catalogue.tables)
+        meant = alike(context.table_name(part.table.parts, part.table), self.catalogue.tables)
         if meant is None:
             kinds = {"a view": self.catalogue.views, "a stream of the pipeline": self.catalogue.streams}
             for kind, known in kinds.items():

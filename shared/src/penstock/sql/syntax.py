@@ -224,6 +224,8 @@ class NamedArgument(Part):
 
     name: str
     value: Part
+    place: Span = field(default=NOWHERE, compare=False, repr=False)
+    """Where the name stands."""
 
 
 # -- queries ------------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import PipelineError, nearest
 from penstock.plan.building.sources import read
+from penstock.sql.binding.named_arguments import named_arguments
 from penstock.sql.binding.relations import Relation, relation_of
 from penstock.sql.syntax import Call, Constant, NamedArgument
 
@@ -35,15 +36,14 @@ def called(context: Context, call: Call) -> Relation:
     if kind is None:
         known = nearest(call.function.lower(), [each.lower() for each in _FORMATS])
         raise context.error(call.name, f"there is no function {call.function} that gives rows; {known}")
-    named = {each.name: each.value for each in call.arguments if isinstance(each, NamedArgument)}
+    named = named_arguments(context, call, _OPTIONS)
     plain = [each for each in call.arguments if not isinstance(each, NamedArgument)]
     if len(plain) != 1 or not isinstance(plain[0], Constant) or not isinstance(plain[0].value, str):
         raise context.error(call, f"{call.function} takes the path of a file in quotes")
     options: dict[str, Any] = {"timezone": "UTC"}
     for name, value in named.items():
-        if name not in _OPTIONS or not isinstance(value, Constant):
-            known = ", ".join(f"{each} => {shown}" for each, shown in _OPTIONS.items())
-            raise context.error(value, f"{call.function} takes {known}, not {name}")
+        if not isinstance(value, Constant):
+            raise context.error(value, f"{name} of {call.function} is a constant: {name} => {_OPTIONS[name]}")
         options[name] = value.value
     path = plain[0].value
     with context.at(call.span):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.errors import PipelineError
 from penstock.sql.text import Span, SqlError, SqlText
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 Wanted = frozenset[str] | None
 """Names of columns that a query mentions, in lower case; None for all."""
+
+
+_BEFORE_TABLES: Final = ((), ("default_database",), ("default_catalog", "default_database"))
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,21 @@ class Context:
             raise
         except PipelineError as error:
             raise self.text.error(span, str(error)) from error
+
+    def table_name(self, parts: tuple[str, ...], place: Part) -> str:
+        """The name of a table alone: catalog and database may stand before it, of which there is one each.
+
+        Raises:
+            SqlError: others stand there.
+        """
+        *before, name = parts
+        if tuple(each.casefold() for each in before) not in _BEFORE_TABLES:
+            raise self.error(
+                place,
+                f"there is no catalog or database {'.'.join(before)!r}: the only ones are "
+                f"default_catalog.default_database, so write {name}",
+            )
+        return name
 
     def error(self, part: Part | Span, message: str) -> SqlError:
         """An error at a part."""

@@ -28,6 +28,7 @@ from penstock.sql.syntax import (
     InQuery,
     Interval,
     Name,
+    NamedArgument,
     Part,
     Quantified,
     Star,
@@ -183,6 +184,8 @@ class Expressions:
                 raise self._context.error(part, "'*' cannot stand here; name a column")
             case Name():
                 raise AssertionError(f"{part} was not resolved")
+            case NamedArgument(name=name):
+                raise self._context.error(part, f"{name} => cannot stand here; write the arguments in their order")
             case _:
                 raise self._context.error(part, "this cannot stand here; it is an argument of a windowing function")
 

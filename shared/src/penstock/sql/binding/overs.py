@@ -32,6 +32,8 @@ from penstock.sql.syntax import Call, Constant, OrderItem, Part, Select, Window
 from penstock.types import can_be_key
 
 _BY_PLACE: Final = ("ROW_NUMBER", "LAG", "LEAD")
+_WITHOUT_ARGUMENTS: Final = ("ROW_NUMBER", "RANK", "DENSE_RANK", "PERCENT_RANK", "CUME_DIST")
+_WITHOUT_FRAME: Final = (*_WITHOUT_ARGUMENTS, "NTILE", "LAG", "LEAD")
 
 
 class Overs:
@@ -186,10 +188,18 @@ def check_over(context: Context, call: Call) -> None:
     """Refuse what OVER of a function would pass over.
 
     Raises:
-        SqlError: the text says something of the call that is for aggregates, or IGNORE NULLS.
+        SqlError: the text says something of the call that is for aggregates, or IGNORE NULLS, or a frame of a function
+            that goes by the place of rows.
     """
     if call.function not in WINDOW_FUNCTIONS:
         return
+    if call.function in _WITHOUT_FRAME and call.over is not None and call.over.frame is not None:
+        raise context.error(
+            call.over.frame,
+            f"{call.function} has no frame: it goes by the place among all rows; leave it out",
+        )
+    if call.function in _WITHOUT_ARGUMENTS and call.arguments:
+        raise context.error(call.arguments[0], f"{call.function} takes no argument; what it goes by is ORDER BY")
     if call.distinct or call.filter is not None or call.order:
         raise context.error(call, f"DISTINCT, FILTER and ORDER BY are for aggregates, and {call.function} OVER is none")
     if call.ignore_nulls:
@@ -210,11 +220,13 @@ def with_named_windows(context: Context, select: Select) -> Select:
         base = named.get(window.base)
         if base is None:
             raise context.error(window, f"there is no window {window.base!r}; {nearest(window.base, named)}")
-        if window.partition or (window.order and base.order):
+        if window.partition or (window.order and base.order) or (window.frame and base.frame):
             raise context.error(window, f"the window {window.base!r} says that already; add only what it does not say")
         return replace(base, order=window.order or base.order, frame=window.frame or base.frame, span=window.span)
 
     for name, window in select.windows:
+        if name in named:
+            raise context.error(window, f"WINDOW has {name!r} twice; give one another name")
         named[name] = whole(window)
 
     def change(part: Part) -> Part | None:
@@ -224,7 +236,7 @@ def with_named_windows(context: Context, select: Select) -> Select:
 
     found = rewritten(select, change)
     assert isinstance(found, Select)
-    return replace(found, windows=())
+    return replace(found, windows=tuple(named.items()))
 
 
 def order_of(expressions: Expressions, item: OrderItem) -> Order:

@@ -195,11 +195,15 @@ def numbered(context: Context, part: Part, columns: int) -> int | None:
     """Which column a constant in ORDER BY or GROUP BY means, from 0; None if it is no whole number.
 
     Raises:
-        SqlError: there are not so many.
+        SqlError: there are not so many, or the rows are ordered by a constant.
     """
     expression = part.expression if isinstance(part, OrderItem) else part
     number = expression.value if isinstance(expression, Constant) else None
     if not isinstance(number, int) or isinstance(number, bool):
+        if isinstance(part, OrderItem) and isinstance(expression, Constant):
+            raise context.error(
+                part, "this is the same for all rows; name a column, without quotes, or give its number"
+            )
         return None
     if not 1 <= number <= columns:
         raise context.error(part, f"there {counted(columns)}, so none has the number {number}")

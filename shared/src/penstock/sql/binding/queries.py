@@ -56,6 +56,8 @@ class Binder:
         """
         binder = self._with_tables(query.tables, outer)
         found = binder._body(query.body, outer, query.order)
+        for table in query.tables:  # also one that nobody reads is to be right
+            binder.tables[table.name].relation()
         if query.limit is None and query.offset is None:
             return found
         return binder._limited(found, query)
@@ -73,7 +75,7 @@ class Binder:
 
     def table(self, part: TableName) -> Relation:
         """The rows of a table by its name."""
-        name = part.name[-1]
+        name = self.context.table_name(part.name, part)
         meant = alike(name, self.tables) if len(part.name) == 1 else None
         if meant is not None:
             if part.hints:

@@ -165,6 +165,7 @@ class Selecting:
     def _all(self, star: Star, scope: Scope) -> list[SelectItem]:
         columns = list(scope.relation.shown)
         if star.table:
+            self._context.table_name(star.table, star)
             tables = {each.table for each in scope.relation.columns if each.table is not None}
             meant = alike(star.table[-1], tables)
             if meant is None:
@@ -188,6 +189,8 @@ class Selecting:
     def _resolved(self, scope: Scope, items: Sequence[SelectItem]) -> Clauses:
         expressions = tuple(scope.resolve(item.expression) for item in items)
         scope = self._with_aliases(scope, items)
+        for _, window in self._select.windows:  # also one that nobody uses is to be right
+            scope.resolve(window)
         return Clauses(
             expressions,
             _names(items),

@@ -21,6 +21,7 @@ from penstock.sql.binding.current_time import reads_now, valid_now
 from penstock.sql.binding.expressions import Expressions
 from penstock.sql.binding.joins import Conditions, Join, renamed_apart, sorted_out
 from penstock.sql.binding.moments import micros_of
+from penstock.sql.binding.named_arguments import arguments_in_order
 from penstock.sql.binding.names import Bound, Scope, alike, columns_in, conjuncts, has_query, is_correlated, moved
 from penstock.sql.binding.ranks import bounded, settled
 from penstock.sql.binding.relations import (
@@ -42,7 +43,6 @@ from penstock.sql.syntax import (
     Descriptor,
     Joined,
     Name,
-    NamedArgument,
     Part,
     Subquery,
     TableArgument,
@@ -59,6 +59,12 @@ WINDOWING: Final = {
     "HOP": "HOP(TABLE t, DESCRIPTOR(ts), slide, size [, offset])",
     "CUMULATE": "CUMULATE(TABLE t, DESCRIPTOR(ts), step, size [, offset])",
     "SESSION": "SESSION(TABLE t [PARTITION BY key], DESCRIPTOR(ts), gap)",
+}
+_ARGUMENTS: Final = {
+    "TUMBLE": ("DATA", "TIMECOL", "SIZE", "OFFSET"),
+    "HOP": ("DATA", "TIMECOL", "SLIDE", "SIZE", "OFFSET"),
+    "CUMULATE": ("DATA", "TIMECOL", "STEP", "SIZE", "OFFSET"),
+    "SESSION": ("DATA", "TIMECOL", "GAP"),
 }
 
 
@@ -232,7 +238,14 @@ class Tables:
         return left, right
 
     def _using(self, part: Joined, left: Relation, right: Relation) -> list[tuple[Column, Column]]:
-        names: list[tuple[str, Part]] = [(each.parts[0], each) for each in part.using]
+        names: list[tuple[str, Part]] = []
+        for each in part.using:
+            *before, name = each.parts
+            if before:
+                raise self._context.error(each, f"USING takes columns that both sides have; write {name}")
+            if any(name.casefold() == other.casefold() for other, _ in names):
+                raise self._context.error(each, f"USING has {name} twice; leave one out")
+            names.append((name, each))
         if part.natural:
             mine = [each.name for each in left.shown]
             names = [(each.name, part) for each in right.shown if alike(each.name, mine) is not None]
@@ -303,19 +316,19 @@ class Tables:
 
     def _function(self, part: TableFunction) -> Relation:
         call = part.call
-        if call.function in WINDOWING:
-            return self._windowing(call)
         if call.function == "UNNEST":
             return unnested(self._context, Joined("cross", part, part), self._binder.no_table(), self._outer)
         if part.ordinality:
             raise self._context.error(call, "WITH ORDINALITY is for UNNEST; leave it out")
+        if call.function in WINDOWING:
+            return self._windowing(call)
         return self._binder.table_function(call)
 
     # -- windowing functions --------------------------------------------------------------------------------------------
 
     def _windowing(self, call: Call) -> Relation:
-        arguments = [each.value if isinstance(each, NamedArgument) else each for each in _in_order(call)]
         usage = f"write {WINDOWING[call.function]}"
+        arguments = arguments_in_order(self._context, call, _ARGUMENTS[call.function], usage)
         if (
             len(arguments) < 3
             or not isinstance(arguments[0], TableArgument)
@@ -325,6 +338,7 @@ class Tables:
         table, descriptor, *sizes = arguments
         assert isinstance(table, TableArgument)
         assert isinstance(descriptor, Descriptor)
+        self._check_argument(call, table, descriptor)
         relation = settled(self._context, self._argument(table))
         lengths = [self._length(each, usage) for each in sizes]
         self._check_time(relation, descriptor)
@@ -339,6 +353,22 @@ class Tables:
         columns = (*relation.columns, *bounds)
         sessions = self._partition(table, relation) if isinstance(window, SessionWindow) else None
         return replace(relation, columns=columns, pending=PendingWindow(window, call.span, sessions), windows=None)
+
+    def _check_argument(self, call: Call, table: TableArgument, descriptor: Descriptor) -> None:
+        """Refuse what says nothing of windows."""
+        if len(descriptor.columns) > 1:
+            raise self._context.error(
+                descriptor.columns[1], f"{call.function} goes by one column, the event time; leave the others out"
+            )
+        if table.partition and call.function != "SESSION":
+            raise self._context.error(
+                table.partition[0],
+                f"PARTITION BY is for SESSION: windows of {call.function} are the same for all rows; leave it out",
+            )
+        if table.order:
+            raise self._context.error(
+                table.order[0], "windows go by event time, in whatever order rows come; leave ORDER BY out"
+            )
 
     def _partition(self, table: TableArgument, relation: Relation) -> frozenset[str]:
         scope = Scope(self._context.text, relation)
@@ -442,19 +472,6 @@ def _where(context: Context, relation: Relation, conditions: Sequence[Part]) -> 
     predicates = [expressions.condition(each) for each in conditions]
     with context.at(conditions[0].span):
         return relation.with_rows(filter_rows(relation.rows, predicates))
-
-
-def _in_order(call: Call) -> list[Part]:
-    """Arguments by place; those with names are put where their names say."""
-    order = {
-        "TUMBLE": ("DATA", "TIMECOL", "SIZE", "OFFSET"),
-        "HOP": ("DATA", "TIMECOL", "SLIDE", "SIZE", "OFFSET"),
-        "CUMULATE": ("DATA", "TIMECOL", "STEP", "SIZE", "OFFSET"),
-        "SESSION": ("DATA", "TIMECOL", "GAP"),
-    }[call.function]
-    if not all(isinstance(each, NamedArgument) and each.name.upper() in order for each in call.arguments):
-        return list(call.arguments)
-    return sorted(call.arguments, key=lambda each: order.index(each.name.upper()))  # pyright: ignore
 
 
 def _merged(relation: Relation, using: Sequence[tuple[Column, Column]], kind: str) -> Relation:

@@ -15,6 +15,7 @@ from penstock.sql.binding.relations import Column, Relation, changes_of, fresh, 
 from penstock.sql.functions.arguments import call as function_of
 from penstock.sql.functions.arguments import sql_name
 from penstock.sql.syntax import Constant, Joined, Part, TableFunction
+from penstock.sql.text import counted
 from penstock.types import DataType, ListType, MapType, StructType
 
 ORDINALITY: Final = "ordinality"
@@ -66,7 +67,7 @@ def unnested(context: Context, part: Joined, left: Relation, outer: Scope | None
         made = [(shown, own) for own, shown in fields.items()]
     if position is not None:
         made.append((ORDINALITY, position))
-    return _named(relation, function, made)
+    return _named(context, relation, function, made)
 
 
 def _check(context: Context, part: Joined, function: TableFunction) -> None:
@@ -90,9 +91,15 @@ def _elements(context: Context, function: TableFunction, left: Relation, outer: 
             raise context.error(written, f"UNNEST takes an ARRAY or a MAP, and this is {sql_name(value.type)}")
 
 
-def _named(relation: Relation, function: TableFunction, made: Sequence[tuple[str, str]]) -> Relation:
-    """The columns of UNNEST behind those of the relation, under the names of the text as far as it gives any."""
+def _named(context: Context, relation: Relation, function: TableFunction, made: Sequence[tuple[str, str]]) -> Relation:
+    """The columns of UNNEST behind those of the relation, under the names of the text as far as it gives any.
+
+    Raises:
+        SqlError: it gives more names.
+    """
     names = function.columns
+    if len(names) > len(made):
+        raise context.error(function, f"{len(names)} names are given, and there {counted(len(made))}")
     columns = (
         Column(names[place] if place < len(names) else shown, column, function.alias)
         for place, (shown, column) in enumerate(made)

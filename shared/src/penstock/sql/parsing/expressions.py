@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
@@ -306,10 +307,12 @@ class ExpressionParser(TypeParser):
             raise self.unexpected()
         self.advance()
         unit = self._unit(_INTERVAL_UNITS)
+        text = token.value.strip()
+        self._precision(text, unit)
         to = None
         if self.accept("TO"):
             to = self._unit(_INTERVAL_UNITS)
-        text = token.value.strip()
+            self._precision("", to)
         negative = (sign == "-") != text.startswith("-")
         return Interval(("-" if negative else "") + text.lstrip("+-"), unit, to, span=self.since(start))
 
@@ -320,10 +323,20 @@ class ExpressionParser(TypeParser):
         if unit not in units:
             raise self.unexpected()
         self.advance()
-        if self.accept("("):
-            self.whole_number("a number of digits")
-            self.require(")")
         return unit
+
+    def _precision(self, text: str, unit: str) -> None:
+        """How many digits the first number of an interval has at most: DAY(3). For SECOND they may be of its fraction."""
+        if not self.accept("("):
+            return
+        token = self.next
+        digits = self.whole_number("a number of digits")
+        if self.accept(","):
+            self.whole_number("a number of digits")
+        self.require(")")
+        whole = re.match(r"[+-]?(\d*)", text)
+        if whole is not None and len(whole.group(1)) > digits and unit != "SECOND":
+            raise self.fail(f"{whole.group(1)} has more than {digits} digits; write {unit} alone", token.span)
 
     def _case(self) -> Part:
         start = self.advance()
@@ -379,8 +392,9 @@ class ExpressionParser(TypeParser):
         return self._behind(call, token)
 
     def _plain_call(self, call: Call) -> Call:
-        if self.accept("*"):
-            return call
+        start = self.next
+        if self.accept("*"):  # all rows, of COUNT; others are refused, once it is known what they are
+            return call if call.function == "COUNT" else replace(call, arguments=(Star(span=start.span),))
         if self.at(")"):
             return call
         distinct = self.accept("DISTINCT")
@@ -404,10 +418,10 @@ class ExpressionParser(TypeParser):
             self.advance()
             columns = self.in_parentheses(lambda: self.list_of(self._column))
             return Descriptor(columns, span=self.since(start))
-        if self.at_name() and self.peek().value == "=>":
+        if start.kind in ("name", "quoted") and self.peek().value == "=>":  # a keyword, too: OFFSET => ...
             name = self.advance()
             self.require("=>")
-            return NamedArgument(name.value, self.argument(), span=self.since(start))
+            return NamedArgument(name.value, self.argument(), name.span, span=self.since(start))
         if self.at_query():
             query = self.query()
             return Subquery(query, span=self.since(start))
@@ -569,31 +583,39 @@ class ExpressionParser(TypeParser):
 
     def _json_value_call(self, call: Call) -> Call:
         arguments = self.list_of(self.expression)
-        return replace(call, arguments=arguments, options=self._json_options())
+        return replace(call, arguments=arguments, options=self._json_options(call.function))
 
     _json_query_call = _json_exists_call = _json_value_call
 
-    def _json_options(self) -> tuple[tuple[str, Any], ...]:
+    def _json_options(self, function: str) -> tuple[tuple[str, Any], ...]:
         options: list[tuple[str, Any]] = []
-        if self.accept("RETURNING"):
+        if function != "JSON_EXISTS" and self.accept("RETURNING"):
             options.append(("returning", self.type()[0]))
-        if word := self.accept_any("WITH", "WITHOUT"):
-            kind = self.accept_any("CONDITIONAL", "UNCONDITIONAL")
+        if function == "JSON_QUERY" and (word := self.accept_any("WITH", "WITHOUT")):
+            kind = self.accept_any("CONDITIONAL", "UNCONDITIONAL") if word == "WITH" else None
             self.accept("ARRAY")
             self.require("WRAPPER")
             options.append(("wrapper", "without" if word == "WITHOUT" else (kind or "UNCONDITIONAL").lower()))
-        while word := self.accept_any("NULL", "ERROR", "DEFAULT", "TRUE", "FALSE", "UNKNOWN", "EMPTY"):
+        while True:
+            start = self.next
+            word = self.accept_any("NULL", "ERROR", "DEFAULT", "TRUE", "FALSE", "UNKNOWN", "EMPTY")
+            if word is None:
+                return tuple(options)
             does: Any = word.lower()
             if word == "DEFAULT":
                 does = ("default", self._additive())
             elif word == "EMPTY":
                 does = "empty " + (self.accept_any("ARRAY", "OBJECT") or "array").lower()
             self.require("ON")
-            when = self.accept_any("EMPTY", "ERROR")
+            when = "ERROR" if function == "JSON_EXISTS" and self.accept("ERROR") else None
+            if function != "JSON_EXISTS":
+                when = self.accept_any("EMPTY", "ERROR")
             if when is None:
                 raise self.unexpected()
-            options.append((f"on_{when.lower()}", does))
-        return tuple(options)
+            name = f"on_{when.lower()}"
+            if any(name == other for other, _ in options):
+                raise self.fail(f"ON {when} is said already; leave one out", self.since(start))
+            options.append((name, does))
 
     def _json_object_call(self, call: Call) -> Call:
         arguments: list[Part] = []

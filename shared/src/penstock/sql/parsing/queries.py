@@ -91,7 +91,12 @@ class QueryParser(ExpressionParser):
         return CommonTable(name, columns, query, span=self.since(start))
 
     def _column_names(self) -> tuple[str, ...]:
-        return self.in_parentheses(lambda: self.list_of(lambda: self.name("a column")))
+        """Names of columns in parentheses, each once."""
+        tokens = self.in_parentheses(lambda: self.list_of(lambda: self.name_token("a column")))
+        for number, each in enumerate(tokens):
+            if any(each.value == other.value for other in tokens[:number]):
+                raise self.fail(f"{each.value!r} is there twice", each.span)
+        return tuple(each.value for each in tokens)
 
     def _limits(self, query: Query) -> Query:
         while True:
@@ -257,6 +262,8 @@ class QueryParser(ExpressionParser):
                     raise self.fail(
                         f"{match.group(1)}: {text.strip()} is no setting; write 'key' = 'value'", token.span
                     )
+                if any(setting.group(1) == key for key, _ in settings):
+                    raise self.fail(f"{setting.group(1)!r} is there twice; leave one out", token.span)
                 settings.append((setting.group(1), setting.group(2)))
             found.append(Hint(match.group(1).upper(), tuple(settings), span=token.span))
             place = match.end()
@@ -317,6 +324,8 @@ class QueryParser(ExpressionParser):
     def _plain_table(self) -> Part:
         start = self.next
         lateral = self.accept("LATERAL")
+        if lateral and not self._may_be_lateral():
+            raise self.fail("LATERAL is for a query in parentheses or a function; leave it out")
         if self.accept("("):
             if not self.at_query():
                 inner = self._tables()
@@ -342,6 +351,12 @@ class QueryParser(ExpressionParser):
             self.require("SYSTEM_TIME", "AS", "OF")
             found = replace(found, as_of=self._additive())
         return self._named(found, start)
+
+    def _may_be_lateral(self) -> bool:
+        """Whether a query in parentheses comes, or a function."""
+        if self.next.kind == "symbol":
+            return self.at_query()
+        return self.next.keyword in ("TABLE", "UNNEST") or self.peek().value == "("
 
     def _table_call(self) -> Call:
         token = self.advance()

@@ -106,7 +106,8 @@ class Parser(QueryParser):
     def _create(self, start: Token) -> Part:
         replaces = self.accept("OR", "REPLACE")
         self.accept("TEMPORARY")
-        self.accept("SYSTEM")
+        if self.next.keyword == "SYSTEM" and self.peek().keyword == "FUNCTION":
+            self.accept("SYSTEM")
         if self.accept("TABLE"):
             if replaces:
                 raise self.fail("CREATE OR REPLACE TABLE is not supported; write DROP TABLE before it")
@@ -152,6 +153,7 @@ class Parser(QueryParser):
                     if self.accept("CONSTRAINT"):
                         self.name("a name for the constraint")
                     self.require("PRIMARY", "KEY")
+                    self._check_no_key(key, here)
                     key = self._column_names()
                     self._not_enforced()
                 else:
@@ -159,7 +161,9 @@ class Parser(QueryParser):
                     if any(each.name == column_definition.name for each in columns):
                         raise self.fail(f"the column {column_definition.name!r} is there twice", here.span)
                     columns.append(column_definition)
-                    key = (column_definition.name,) if is_key else key
+                    if is_key:
+                        self._check_no_key(key, here)
+                        key = (column_definition.name,)
             self.require(")")
         self._comment()
         partitioned = self._column_names() if self.accept("PARTITIONED", "BY") else ()
@@ -171,6 +175,14 @@ class Parser(QueryParser):
         return CreateTable(
             name, tuple(columns), watermark, key, partitioned, settings, like, query, new, span=self.since(start)
         )
+
+    def _check_no_key(self, key: tuple[str, ...], here: Token) -> None:
+        if key:
+            raise self.fail(
+                f"a table has one PRIMARY KEY, and this has ({', '.join(key)}) already; of several "
+                "columns it is PRIMARY KEY (a, b)",
+                self.since(here),
+            )
 
     def _like(self) -> str:
         name = self.name("a table")
@@ -196,12 +208,12 @@ class Parser(QueryParser):
         if self.accept("METADATA"):
             metadata = self.string("the name of the metadata") if self.accept("FROM") else name
             virtual = self.accept("VIRTUAL")
-        nullable, key = True, False
+        nullable, key = self._nullable(), False
         while True:
-            if self.accept("NOT", "NULL"):
-                nullable = False
-            elif self.accept("NULL"):
-                nullable = True
+            if self.at("NOT", "NULL") or self.at("NULL"):
+                if nullable is not None:
+                    raise self.fail("whether the column may be NULL is said already; leave one out")
+                nullable = self._nullable()
             elif self.accept("PRIMARY", "KEY"):
                 key = True
                 self._not_enforced()
@@ -209,8 +221,14 @@ class Parser(QueryParser):
                 raise self.fail(f"a stream cannot keep {self.next.keyword}; leave it out, and say so in the query")
             elif not self._comment():
                 break
-        found = ColumnDefinition(name, kind, nullable, None, metadata, virtual, span=self.since(start))
+        found = ColumnDefinition(name, kind, nullable is not False, None, metadata, virtual, span=self.since(start))
         return found, key
+
+    def _nullable(self) -> bool | None:
+        """What NULL and NOT NULL say; None where neither stands."""
+        if self.accept("NOT", "NULL"):
+            return False
+        return True if self.accept("NULL") else None
 
     def _not_enforced(self) -> None:
         if not self.accept("NOT", "ENFORCED"):
@@ -283,7 +301,9 @@ class Parser(QueryParser):
             if self.accept_any("FROM", "IN") is None:
                 raise self.unexpected()
             return Describe(self._column("a table"), span=self.since(start))
-        self.accept("USER")
+        if self.accept("USER", "FUNCTIONS"):
+            like = self.string("a pattern") if self.accept("LIKE") else None
+            return Show("USER FUNCTIONS", None, like, span=self.since(start))
         what = self.accept_any("TABLES", "VIEWS", "FUNCTIONS", "CATALOGS", "DATABASES", "JOBS")
         if what is None:
             raise self.unexpected()

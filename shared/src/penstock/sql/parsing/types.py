@@ -132,7 +132,8 @@ class TypeParser(Cursor):
                 raise self.fail(f"the field {token.value!r} is there twice", token.span)
             kind, _ = self.type()
             nullable = not self.accept("NOT", "NULL")
-            self.accept("NULL")
+            if nullable:
+                self.accept("NULL")
             if self.next.kind == "text":
                 self.advance()  # a comment
             fields.append(Field(token.value, kind, nullable))
