@@ -12,12 +12,19 @@ from penstock.errors import UserCodeError
 from penstock.expressions import Expr, col, lit, row_field, when
 from penstock.plan.logical import Node
 from penstock.plan.operation import Operation
+from penstock.plan.operations.check import Check
 from penstock.plan.operations.expand import Expand
 from penstock.plan.operations.explode import Explode
 from penstock.plan.operations.filter import Filter
 from penstock.plan.operations.project import Project
 from penstock.plan.operations.read import Read
-from penstock.task.operators.columnar import ExpandOperator, ExplodeOperator, FilterOperator, ProjectOperator
+from penstock.task.operators.columnar import (
+    CheckOperator,
+    ExpandOperator,
+    ExplodeOperator,
+    FilterOperator,
+    ProjectOperator,
+)
 from penstock.types import FLOAT64, INT32, INT64, STRING, Field, ListType, Schema
 
 SCHEMA = Schema(
@@ -109,6 +116,17 @@ def test_a_filter_keeps_only_what_is_true() -> None:
     assert got.rows() == TIMED[2:].rows()
     assert run(operator, TIMED.head(2)) == []
     assert run(FilterOperator(node(Filter(lit(True)))), FRAME)[0].equals(FRAME)
+
+
+def test_rows_that_are_checked_go_on_as_they_are_or_fail() -> None:
+    """Null is not true either; an empty batch is right."""
+    operator = CheckOperator(node(Check(col("a") > 0, "a is not positive")))
+    (got,) = run(operator, TIMED.filter(pl.col("a") > 0))
+    assert got.rows() == TIMED.filter(pl.col("a") > 0).rows()
+    assert run(operator, TIMED.clear())[0].height == 0
+    for wrong in (TIMED, TIMED.filter(pl.col("a").is_null()), TIMED.filter(pl.col("a") > 0).with_columns(a=pl.lit(0))):
+        with pytest.raises(UserCodeError, match=r"^a is not positive$"):
+            run(operator, wrong)
 
 
 def test_explode_gives_a_row_per_element() -> None:

@@ -23,6 +23,7 @@ from penstock.plan.building.rows import Rows
 from penstock.plan.operation import Named
 from penstock.plan.operations.as_ import As
 from penstock.plan.operations.call_function import CallFunction
+from penstock.plan.operations.check import Check
 from penstock.plan.operations.explode import Explode
 from penstock.plan.operations.filter import Filter
 from penstock.plan.operations.project import Project
@@ -113,6 +114,19 @@ def filter_rows(rows: Rows, predicates: Sequence[Expr]) -> Rows:
         raise PipelineError(f"filter: {predicate} is {field.type}, not boolean; compare it with something")
     rows.check_unread("filter", {str(predicate): predicate})
     return rows.derive(Filter(predicate), rows.schema, rows.node.row_type, mode=rows.node.mode)
+
+
+def check_rows(rows: Rows, predicate: Expr, otherwise: str) -> Rows:
+    """The rows as they are; one for which the predicate is not true fails the job.
+
+    Args:
+        rows: any. A change that takes a row back is not looked at: it was, when it was added.
+        predicate: a condition on the columns.
+        otherwise: what is said then.
+    """
+    if rows.node.mode == "retract":
+        predicate = predicate | col(RETRACTED)
+    return rows.derive(Check(predicate, otherwise), rows.schema, rows.node.row_type, mode=rows.node.mode)
 
 
 def _all_of(predicates: Sequence[Expr]) -> Expr:

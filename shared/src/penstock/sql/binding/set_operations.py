@@ -138,7 +138,7 @@ def _operation(context: Context, part: SetOperation, left: Rows, right: Rows, na
         verb = "intersect" if part.kind == "INTERSECT" else "minus"
         return set_operation(verb, left, right, None, all_copies=part.all)
     if left.node.updates or right.node.updates:
-        both = union_of_changes([_as_changes(left), _as_changes(right)])
+        both = union_of_changes([as_changes(left), as_changes(right)])
     elif left.node.event_time != right.node.event_time:
         both = union([_without_time(left), _without_time(right)])
     else:
@@ -152,7 +152,7 @@ def _without_time(rows: Rows) -> Rows:
     return rows.derive(Project("select", columns), rows.schema, event_time=False, mode=rows.node.mode)
 
 
-def _as_changes(rows: Rows) -> Rows:
+def as_changes(rows: Rows) -> Rows:
     """Facts as changes that add rows; changes as they are. Neither has event time."""
     if rows.node.updates:
         return _without_time(rows)

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from penstock.expressions import col, lit, when
-from penstock.plan.building.columns import filter_rows
+from penstock.errors import PipelineError
+from penstock.expressions import Expr, col, lit, when
+from penstock.plan.building.changes import check_ends, check_stays, final, union_of_changes
+from penstock.plan.building.columns import check_rows, filter_rows
 from penstock.sql.binding.context import Context
 from penstock.sql.binding.expressions import Expressions, has_aggregate, is_aggregate
 from penstock.sql.binding.groups import Group, distinct_rows
@@ -25,6 +27,7 @@ from penstock.sql.binding.names import (
 )
 from penstock.sql.binding.ranks import settled
 from penstock.sql.binding.relations import Column, Relation, changes_of, fresh, only, with_computed
+from penstock.sql.binding.set_operations import as_changes
 from penstock.sql.binding.tables import filtered
 from penstock.sql.syntax import (
     Call,
@@ -41,10 +44,12 @@ from penstock.sql.syntax import (
 )
 
 if TYPE_CHECKING:
+    from penstock.plan.building.rows import Rows
+    from penstock.plan.logical import Node
     from penstock.plan.operations.join import JoinKind
     from penstock.sql.binding.queries import Binder
 
-_SEVERAL: Final = "has several rows, and stands for one value; aggregate them, or add LIMIT 1"
+_SEVERAL: Final = "the subquery gives more than one row, and stands for one value; aggregate them, or add LIMIT 1"
 
 
 class Subqueries:
@@ -241,22 +246,23 @@ class Subqueries:
         return self._joined_value(found if limited else self._only_row(found, part), part, always=not limited)
 
     def _only_row(self, found: Relation, part: Part) -> Relation:
-        """The value of the one row; the row of no rows is null.
+        """The value of the one row; the row of no rows is null. If there are several, the job fails.
 
-        Raises:
-            SqlError: at run time, if there are several.
+        Of rows that may be replaced there may be several for a moment, until one is retracted, and the value is null
+        until then. If there are several at the end of the input, the job fails there.
         """
         name = next(iter(found.shown)).column
         value, rows = Call("MAX", (Bound(name),), span=part.span), Call("COUNT", ())
         grouped = Group(self._context, found, (), (value, rows), {value: name, rows: "rows_of_value"}, part).bind()
         held, count = col(grouped.replaced[value]), col(grouped.replaced[rows])
-        relation = grouped.relation
-        if found.rows.node.updates:  # there may be several for a moment, until a row is retracted
-            held = when(count == 1).then(held)
+        relation = changes_of(grouped.relation)
+        otherwise = str(self._context.error(part, _SEVERAL))
+        if not found.rows.node.updates:
+            relation = relation.with_rows(check_rows(relation.rows, count <= 1, otherwise))
         else:
-            wrong = when(count > 1).then(lit(f"the subquery {_SEVERAL}")).otherwise(lit("0"))
-            relation = changes_of(relation)
-            relation = relation.with_rows(filter_rows(relation.rows, (wrong.cast(int) == 0,)))
+            held = when(count == 1).then(held)
+            if _has_final_rows(relation.rows.node):
+                relation = relation.with_rows(_checked_at_the_end(relation.rows, count <= 1, otherwise))
         column = fresh("value", relation.rows.schema.names)
         relation = with_computed(relation, {column: held})
         return replace(relation, columns=(Column(name, column),))
@@ -378,6 +384,22 @@ class Subqueries:
         raise self._context.error(
             part, f"{part.operator} {part.quantifier} is not supported; compare with (SELECT MIN(x) ...) or MAX instead"
         )
+
+
+def _has_final_rows(node: Node) -> bool:
+    """Whether its input has an end, and rows hold there."""
+    try:
+        check_ends(node)
+        check_stays(node)
+    except PipelineError:
+        return False
+    return True
+
+
+def _checked_at_the_end(rows: Rows, predicate: Expr, otherwise: str) -> Rows:
+    """The changes, of which what holds at the end of the input is looked at: none of these rows is sent once more."""
+    last = check_rows(final(rows), predicate, otherwise)
+    return union_of_changes([as_changes(rows), as_changes(filter_rows(last, (lit(False),)))])
 
 
 @dataclass(frozen=True)

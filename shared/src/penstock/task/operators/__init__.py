@@ -10,6 +10,7 @@ from penstock.plan.logical import Node
 from penstock.plan.operations.aggregate_changes import AggregateChanges
 from penstock.plan.operations.assign_windows import AssignWindows
 from penstock.plan.operations.call_function import CallFunction
+from penstock.plan.operations.check import Check
 from penstock.plan.operations.deduplicate import Deduplicate
 from penstock.plan.operations.event_time import AssignEventTime, AssignProcessingTime
 from penstock.plan.operations.expand import Expand
@@ -68,6 +69,10 @@ def build_operator(node: Node) -> Operator:
             from penstock.task.operators.columnar import FilterOperator
 
             return FilterOperator(node)
+        case Check():
+            from penstock.task.operators.columnar import CheckOperator
+
+            return CheckOperator(node)
         case Expand():
             from penstock.task.operators.columnar import ExpandOperator
 

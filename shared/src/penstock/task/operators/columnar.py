@@ -21,6 +21,7 @@ from penstock.task.operator import Operator, Output
 if TYPE_CHECKING:
     from penstock.expressions import Expr
     from penstock.plan.logical import Node
+    from penstock.plan.operations.check import Check
     from penstock.plan.operations.expand import Expand
     from penstock.plan.operations.explode import Explode
     from penstock.plan.operations.filter import Filter
@@ -87,6 +88,21 @@ class FilterOperator(Operator):
             raise expression_failure(self._where, frame, written, [self._predicate], error) from error
         if kept.height:
             output.rows(kept)
+
+
+class CheckOperator(Operator):
+    """Hands on rows for all of which the predicate is true."""
+
+    def __init__(self, node: Node) -> None:
+        operation = cast("Check", node.operation)
+        self._otherwise = operation.otherwise
+        self._predicate = to_polars(operation.predicate, node.inputs[0].schema, "check")
+
+    def process(self, frame: pl.DataFrame, output: Output) -> None:
+        """Hand the rows on, or fail."""
+        if not frame.select(self._predicate.fill_null(value=False).all()).item():
+            raise UserCodeError(self._otherwise)
+        output.rows(frame)
 
 
 class ExplodeOperator(Operator):
