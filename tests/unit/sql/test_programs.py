@@ -189,6 +189,19 @@ def test_views_are_queries_with_names(folder: Path) -> None:
     assert sorted(row["total"] for row in written(folder, ORDERS + view)) == [0.0, 1.0, 2.0, 3.0]
 
 
+def test_a_view_has_the_first_rows_of_an_order_and_can_be_combined(folder: Path) -> None:
+    """Also where these are replaced, and where INSERT INTO has parentheses around both queries."""
+    views = """
+    CREATE VIEW dearest AS SELECT id, price FROM orders ORDER BY price DESC LIMIT 3;
+    CREATE VIEW both AS (SELECT id, price FROM dearest) UNION ALL (SELECT id, price FROM orders ORDER BY price LIMIT 2);
+    CREATE VIEW largest AS SELECT id, SUM(price) AS total FROM orders GROUP BY id ORDER BY total DESC LIMIT 1;
+    INSERT INTO totals (SELECT * FROM both) UNION ALL (SELECT id, total FROM largest);
+    """
+    sums = [sum(float(n) for n in range(30) if n % 3 == k) for k in range(3)]
+    found = sorted(row["total"] for row in written(folder, ORDERS + views))
+    assert found == [0.0, 1.0, 27.0, 28.0, 29.0, max(sums)]
+
+
 def test_a_view_is_checked_where_it_is_declared(folder: Path) -> None:
     """Also if nobody reads it; what is checked leaves nothing in the plan."""
     with pytest.raises(SqlError, match=r"<sql>:8:20: there is no column 'prize'; did you mean 'price'\?"):

@@ -31,6 +31,7 @@ from penstock.sql.tokens import Token
 
 _HINT: Final = re.compile(r"\s*,?\s*(\w+)\s*(?:\(([^()]*)\))?\s*")
 _SETTING: Final = re.compile(r"\s*'([^']*)'\s*=\s*'([^']*)'\s*")
+_COMBINING: Final = ("UNION", "INTERSECT", "EXCEPT", "MINUS")
 _JOINS: Final[dict[str, JoinKind]] = {
     "INNER": "inner",
     "LEFT": "left",
@@ -64,7 +65,7 @@ class QueryParser(ExpressionParser):
             if token.kind == "end" or (depth == 0 and (closes or token.value == ";")):
                 return True
             if depth < opened and not closes:
-                return token.keyword in ("UNION", "INTERSECT", "EXCEPT", "MINUS", "ORDER", "LIMIT", "OFFSET", "FETCH")
+                return token.keyword in (*_COMBINING, "ORDER", "LIMIT", "OFFSET", "FETCH")
             depth += (token.kind == "symbol" and token.value == "(") - closes
 
     def query(self) -> Query:
@@ -75,7 +76,19 @@ class QueryParser(ExpressionParser):
             body = self._set_operation()
             order = self.order_items() if self.accept("ORDER", "BY") else ()
             found = self._limits(Query(body, tables, order))
+            self._check_end(found)
             return replace(found, span=self.since(start))
+
+    def _check_end(self, query: Query) -> None:
+        """ORDER BY and LIMIT are those of all that stands before them, so that no query is combined behind them."""
+        clauses = {"ORDER BY": query.order, "LIMIT": query.limit, "OFFSET": query.offset}
+        said = next((name for name, value in clauses.items() if value), None)
+        word = self.next.keyword
+        if said is not None and word in _COMBINING:
+            raise self.fail(
+                f"{word} cannot stand behind {said}; put the query before it in parentheses: "
+                f"(SELECT ... {said} ...) {word} SELECT ..."
+            )
 
     def _common_tables(self) -> tuple[CommonTable, ...]:
         if self.at("RECURSIVE"):
