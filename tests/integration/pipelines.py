@@ -403,7 +403,7 @@ def what_holds(out: Path) -> Counter[str]:
 
 
 def standing(p: Pipeline, out: Path, rate: float | None) -> None:
-    """Joins by key alone whose rows have no key, and what holds of them at the end."""
+    """Joins by key alone, and rows of two streams, that replace no others by a key, and what holds of them at the end."""
     read = p.read(source(rate))
     few, others = read.filter(col("value") < 4).select("key", "number"), read.filter(col("value") > 95)
     low = others.filter(col("number") < 200).select("key", other="number")
@@ -413,6 +413,9 @@ def standing(p: Pipeline, out: Path, rate: float | None) -> None:
         named, on="key", how="right", where=(col("number") + col("other")) % 9 == 0, nulls_equal=True
     )
     all_others.uid("all-others").final().write(files.Sink(out / "all-others"))
+    high, third = (read.filter(where).select("key", "value") for where in (col("value") > 40, col("number") % 3 == 0))
+    high.intersect(third, all=True).uid("common").final().write(files.Sink(out / "common"))
+    high.minus(third, all=True).uid("more").final().write(files.Sink(out / "more"))
 
 
 def clocked(p: Pipeline, out: Path, rate: float | None) -> None:
