@@ -353,6 +353,28 @@ ANSWER = """\
 """
 
 
+def test_update_writes_what_is_read_as_the_same_answer(folder: Path) -> None:
+    """Texts and names that look like a part of a drawing, lines that part a file, and queries without a line of their own."""
+    file = folder / "odd.test.sql"
+    file.write_text(dedent("""\
+        CREATE TABLE t (s STRING) WITH ('connector' = 'kafka', 'topic' = 't', 'format' = 'json');
+        -- ──────────
+        -- test: odd
+        -- ++++++++++
+        INSERT INTO t VALUES ('-'), ('---'), ('+'), ('='), ('- -'), ('a');
+        SELECT s FROM t;
+        SELECT s AS `a|b`, s AS `-`, s AS ` x` FROM t WHERE s = '-';
+        """))  # fmt: skip
+    assert run(file) == 1
+    assert run(file, update=True) == 0
+    written = file.read_text()
+    assert run(file, update=True) == run(file) == 0
+    assert file.read_text() == written
+    assert '-- | "---" |\n' in written
+    file.write_text(written.replace('-- | "---" |\n', ""))
+    assert run(file) == 1
+
+
 def test_a_file_may_declare_all_itself(folder: Path) -> None:
     """Of all types, in answers that are read as they were written."""
     (folder / "alone.test.sql").write_text(VALUES)

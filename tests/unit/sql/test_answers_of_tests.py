@@ -18,7 +18,15 @@ from penstock.errors import PipelineError
 from penstock.sql.testing.changes import Log
 from penstock.sql.testing.comparing import Found, difference
 from penstock.sql.testing.files import read_tests
-from penstock.sql.testing.tables import cell_of, drawn, is_line_of_table, normal_cell, table_of, value_of
+from penstock.sql.testing.tables import (
+    cell_of,
+    drawn,
+    is_line_of_table,
+    name_cell,
+    normal_cell,
+    table_of,
+    value_of,
+)
 from penstock.sql.text import Span, SqlError, SqlText
 from penstock.types import (
     BINARY,
@@ -41,7 +49,7 @@ from penstock.types import (
     StructType,
 )
 
-TEXTS = st.text(st.sampled_from('ab |"\\\n\t[{NUL1.\u00e4\u2028') | st.characters(codec="utf-8"), max_size=6)
+TEXTS = st.text(st.sampled_from('ab |"\\\n\t[{NUL1.\u00e4\u2028-+=\u2500') | st.characters(codec="utf-8"), max_size=6)
 MOMENTS = st.datetimes(timezones=st.just(UTC))
 VALUES: dict[DataType, st.SearchStrategy[Any]] = {
     BOOLEAN: st.booleans(), INT8: st.integers(-128, 127), INT64: st.integers(-(2**63), 2**63 - 1), STRING: TEXTS,
@@ -72,10 +80,11 @@ def test_a_table_is_read_as_it_is_drawn(data: st.DataObject) -> None:
     columns = [st.none() | {**VALUES, **NESTED}[kind] for kind in kinds]
     rows = data.draw(st.lists(st.tuples(*columns), max_size=3))
     cells = [[cell_of(value, kind) for value, kind in zip(row, kinds, strict=True)] for row in rows]
-    lines = drawn([f"c{number}" for number in range(len(kinds))], cells, [False, True, False][: len(kinds)])
+    names = data.draw(st.lists(TEXTS, min_size=len(kinds), max_size=len(kinds)))
+    lines = drawn([*map(name_cell, names)], cells, [False, True, False][: len(kinds)])
     text, spans = commented(lines)
     table = table_of(text, spans)
-    assert [each.text for each in table.header] == [f"c{number}" for number in range(len(kinds))]
+    assert table.names == names
     found = [[normal_cell(cell, kind, text) for cell, kind in zip(row, kinds, strict=True)] for row in table.rows]
     assert found == cells
 
@@ -117,6 +126,14 @@ def test_tables_of_other_tools_are_read(drawn_by: str) -> None:
     assert [[cell.text for cell in row] for row in (table.header, *table.rows)] == [
         ["id", "name"], ["1", "Ann"], ["NULL", "a b"],
     ]  # fmt: skip
+
+
+def test_dashes_between_bars_are_values_but_below_the_names() -> None:
+    """As in Markdown; a row that nobody reads would be one that nobody misses."""
+    lines = ["| a | b |", "|---|:-:|", "| - | - |", "| --- | --- |", "|  | = |"]
+    table = table_of(*commented(lines))
+    assert [[cell.text for cell in row] for row in table.rows] == [["-", "-"], ["---", "---"], ["", "="]]
+    assert [row[0].text for row in table_of(*commented(["| a |", "| - |"])).rows] == ["-"]
 
 
 @pytest.mark.parametrize("comment", ["-- a comment", "-- a | b", "--------", "-- + more", "-- -----", "--", "-- ='|'"])

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Final
 
 from penstock.sql.testing.changes import OP
-from penstock.sql.testing.tables import TextTable, drawn, is_number, line_of, normal_cell
+from penstock.sql.testing.tables import TextTable, drawn, is_number, line_of, name_cell, normal_cell
 from penstock.sql.text import Span, SqlText
 from penstock.types import STRING, Field
 
@@ -59,7 +59,7 @@ class Found:
     def table(self) -> list[str]:
         """The lines of the answer."""
         return drawn(
-            [each.name for each in self.columns], self.settled, [is_number(each.type) for each in self.columns]
+            [name_cell(each.name) for each in self.columns], self.settled, [is_number(each.type) for each in self.columns]
         )
 
 
@@ -72,7 +72,7 @@ def _by_key(rows: Sequence[Row], places: Sequence[int]) -> dict[Row, list[Row]]:
 
 def wants_changes(table: TextTable, columns: Sequence[str]) -> bool:
     """Whether a table lists changes: it begins with a column `op` that the query does not have."""
-    return table.header[0].text == OP and [each.text for each in table.header] != [*columns]
+    return table.names[0] == OP and table.names != [*columns]
 
 
 def expected_rows(text: SqlText, table: TextTable, columns: Sequence[Field]) -> list[Row]:
@@ -81,7 +81,7 @@ def expected_rows(text: SqlText, table: TextTable, columns: Sequence[Field]) -> 
     Raises:
         SqlError: the columns are not those of the query, or a cell is no value of its column.
     """
-    names = [each.text for each in table.header]
+    names = table.names
     wanted = [each.name for each in columns]
     if names != wanted:
         raise text.error(
@@ -135,7 +135,7 @@ def _in_any_order(expected: Sequence[Row], found: Sequence[Row]) -> Iterator[tup
 
 
 def _difference(found: Found, pairs: Sequence[tuple[str, Row]]) -> Iterator[str]:
-    names = tuple(each.name for each in found.columns)
+    names = tuple(name_cell(each.name) for each in found.columns)
     numbers = [is_number(each.type) for each in found.columns]
     widths = [max(map(len, column)) for column in zip(names, *(row for _, row in pairs), strict=True)]
     yield f"    {line_of(names, widths, [False] * len(widths))}"

@@ -19,7 +19,7 @@ from typing import Final
 
 from penstock.sql.parsing import Parser
 from penstock.sql.syntax import CreateFunction, CreateTable, CreateView, Insert, Part, Query
-from penstock.sql.testing.tables import is_line_of_table
+from penstock.sql.testing.tables import has_bars, is_line_of_table
 from penstock.sql.text import Span, SqlText
 from penstock.sql.tokens import line_comments_of
 
@@ -167,13 +167,17 @@ def _remarks(text: SqlText) -> Iterator[Directive | _Table]:
     for comment in line_comments_of(text):
         shown = text.at(comment)
         if lines and (not is_line_of_table(shown) or text.text[lines[-1].end : comment.start].strip(" \t") != "\n"):
-            yield _Table(ExpectedRows(tuple(lines)))
+            yield from _tables(text, lines)
             lines = []
         if is_line_of_table(shown):
             lines.append(comment)
         elif match := _DIRECTIVE.match(shown):
             yield Directive(match.group(1).lower(), match.group(2), comment)
-    if lines:
+    yield from _tables(text, lines)
+
+
+def _tables(text: SqlText, lines: Sequence[Span]) -> Iterator[_Table]:
+    if has_bars(text, lines):
         yield _Table(ExpectedRows(tuple(lines)))
 
 

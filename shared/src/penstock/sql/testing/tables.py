@@ -6,8 +6,9 @@
     | NULL   | 2026-01-02 |       1 | NULL      |
 
 Tables of Flink's client, DuckDB and Penstock's prompt are read, too, with whatever lines they draw. A text that is
-empty, reads NULL, begins as JSON does, has a bar or a line break in it or a space at an end stands in double quotes, as
-in JSON; arrays, maps and rows are JSON. `DOUBLE` has 15 digits and `FLOAT` 6, which is what these types hold.
+empty, reads NULL, begins as JSON does, has a bar or a line break in it or a space at an end, or looks like a line that
+is drawn, stands in double quotes, as in JSON; so do names of columns. Arrays, maps and rows are JSON. `DOUBLE` has 15
+digits and `FLOAT` 6, which is what these types hold.
 """
 
 from __future__ import annotations
@@ -53,9 +54,11 @@ _BARS: Final = "|│┃║"
 _DRAWN: Final = "┌┬┐├┼┤└┴┘─┏┳┓┣╋┫┗┻┛━┡╇┩╞╪╡┠╂┨═╔╦╗╠╬╣╚╩╝╒╤╕╘╧╛"
 _LINE: Final = re.compile(rf"--[ \t]*[{_BARS}]|--[ \t]*[+{_DRAWN}][-+=:{_DRAWN}{_BARS} \t]*$")
 _RULE: Final = re.compile(rf"[-+=:{_DRAWN}{_BARS} \t]*")
+_BELOW_A_NAME: Final = re.compile(r"\S|\s*\S{2,}\s*")
+"""What stands between bars in Markdown's line below the names, where the line is one by its characters."""
 _INTERVAL: Final = re.compile(r"([+-])?(\d+) (\d{1,2}):(\d{2}):(\d{2})(?:\.(\d{1,6}))?")
 _BYTES: Final = re.compile(r"[xX]'((?:[0-9a-fA-F]{2})*)'")
-_ODD: Final = re.compile(rf"[{_BARS}\x00-\x1f\x7f\u2028\u2029]|^\s|\s$|^$|^NULL$|^[\[{{\"]", re.IGNORECASE)
+_ODD: Final = re.compile(rf"[{_BARS}\x00-\x1f\x7f\u2028\u2029]|^\s|\s$|^$|^NULL$|^[\[{{\"]|^[-+=:{_DRAWN} ]+$", re.IGNORECASE)
 _DAY: Final = timedelta(days=1)
 
 
@@ -74,10 +77,20 @@ class TextTable:
     header: tuple[Cell, ...]
     rows: tuple[tuple[Cell, ...], ...]
 
+    @property
+    def names(self) -> list[str]:
+        """The names of its columns."""
+        return [_name_of(each.text) for each in self.header]
+
 
 def is_line_of_table(comment: str) -> bool:
     """Whether a comment (with its `--`) is a line of a table: it begins with a bar, or is a line that is drawn."""
     return _LINE.match(comment) is not None
+
+
+def has_bars(text: SqlText, lines: Sequence[Span]) -> bool:
+    """Whether one of the lines begins with a bar; others only draw, as comments do that part a file."""
+    return any(text.at(line)[2:].strip()[0] in _BARS for line in lines)
 
 
 def table_of(text: SqlText, lines: Sequence[Span]) -> TextTable:
@@ -86,7 +99,10 @@ def table_of(text: SqlText, lines: Sequence[Span]) -> TextTable:
     Raises:
         SqlError: a row has other columns than the header.
     """
-    rows = [cells for line in lines if (cells := _cells(text, line))]
+    rows: list[list[Cell]] = []
+    for line in lines:
+        if not _only_draws(text.at(line), len(rows)):
+            rows.append(_cells(text, line))
     if not rows:
         raise text.error(lines[0], "the table has no line with the names of the columns")
     for cells in rows[1:]:
@@ -96,11 +112,23 @@ def table_of(text: SqlText, lines: Sequence[Span]) -> TextTable:
     return TextTable(tuple(rows[0]), tuple(tuple(cells) for cells in rows[1:]))
 
 
+def _only_draws(shown: str, before: int) -> bool:
+    """Whether a line has no cells; `before` lines of the table have some.
+
+    A line that begins with a bar only draws where Markdown does so, below the names: elsewhere it has values such as `-`.
+    """
+    drawn_line = shown[2:].strip()
+    if _RULE.fullmatch(drawn_line) is None:
+        return False
+    if drawn_line[0] not in _BARS:
+        return True
+    cells = re.split(f"[{_BARS}]", drawn_line.strip(_BARS))
+    return before <= 1 and all(map(_BELOW_A_NAME.fullmatch, cells))
+
+
 def _cells(text: SqlText, line: Span) -> list[Cell]:
-    """The cells of a line; none of one that only draws."""
+    """The cells of a line that has some."""
     shown = text.at(line)
-    if _RULE.fullmatch(shown, 2):
-        return []
     found: list[Cell] = []
     begin: int | None = None
     nested = in_text = False
@@ -193,6 +221,18 @@ def _plain(value: Any, kind: DataType) -> Any:
 def _digits(value: float, kind: DataType) -> float:
     """The digits that the type holds: what is beyond them depends on the order of additions."""
     return float(f"{value:.{6 if kind == FLOAT32 else 15}g}") + 0.0  # and no negative zero
+
+
+def name_cell(name: str) -> str:
+    """The name of a column as a cell."""
+    return _text(name)
+
+
+def _name_of(cell: str) -> str:
+    try:
+        return _read_text(cell)
+    except ValueError:
+        return cell
 
 
 def _text(value: str) -> str:
