@@ -249,6 +249,9 @@ def test_errors_may_be_expected(folder: Path, capsys: pytest.CaptureFixture[str]
         -- test: another one
         SELECT prise FROM orders;
         -- error: did you mean 'id'
+        -- test: only in the query
+        SELECT prise FROM orders;
+        -- error: FROM orders
         -- test: none
         SELECT id FROM dear;
         -- error: dear
@@ -257,7 +260,8 @@ def test_errors_may_be_expected(folder: Path, capsys: pytest.CaptureFixture[str]
     assert "passed   as expected" in shown
     assert "the error is another one:" in shown
     assert "this was to fail, and it has an answer of 2 rows" in shown
-    assert shown.endswith("3 tests, 2 failed\n")
+    assert "FAILED   only in the query" in shown
+    assert shown.endswith("4 tests, 3 failed\n")
 
 
 def test_what_the_program_cannot_do_fails_its_tests(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -354,7 +358,7 @@ ANSWER = """\
 
 
 def test_update_writes_what_is_read_as_the_same_answer(folder: Path) -> None:
-    """Texts and names that look like a part of a drawing, lines that part a file, and queries without a line of their own."""
+    """Texts and names that look like a part of a drawing, and lines that part a file."""
     file = folder / "odd.test.sql"
     file.write_text(dedent("""\
         CREATE TABLE t (s STRING) WITH ('connector' = 'kafka', 'topic' = 't', 'format' = 'json');
@@ -373,6 +377,24 @@ def test_update_writes_what_is_read_as_the_same_answer(folder: Path) -> None:
     assert '-- | "---" |\n' in written
     file.write_text(written.replace('-- | "---" |\n', ""))
     assert run(file) == 1
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("end_of_line", ["\n", "\r\n"])
+def test_update_keeps_what_else_is_in_a_file(folder: Path, mark: str, end_of_line: str) -> None:
+    """Ends of lines, a byte order mark, and comments and queries behind a query."""
+    text, answer = "SELECT 1 AS a;", "\n-- | a |\n-- |---|\n-- | 1 |"
+    before = f"{text} SELECT 1 AS a; /* one */ -- line\n/* \ufeff\u00e4 */ {text} /* two\nlines */\n{text}"
+    after = (
+        f"{text}{answer}\nSELECT 1 AS a; /* one */ -- line{answer}\n"
+        f"/* \ufeff\u00e4 */ {text}{answer}\n/* two\nlines */\n{text}{answer}"
+    )
+    file = folder / "kept.test.sql"
+    for _ in range(2):
+        file.write_text(mark + before.replace("\n", end_of_line), encoding="utf-8", newline="")
+        assert run(file, update=True) == run(file) == 0
+        assert file.read_bytes().decode() == mark + after.replace("\n", end_of_line)
+        before = after.replace("-- | 1 |", "-- | 2 |\n-- | 1 |")
 
 
 def test_a_file_may_declare_all_itself(folder: Path) -> None:
@@ -404,6 +426,12 @@ def test_a_file_may_name_its_program_and_parameters(folder: Path, capsys: pytest
     assert capsys.readouterr().out.endswith("\n2 tests\n")
     assert run("tests", param=("word=hi",)) == 1
     assert "FAILED   left out" in capsys.readouterr().out
+
+
+def test_a_parameter_is_used_by_its_whole_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "shop.test.sql").write_text("-- param: at=7\nSELECT '${attic:x}' AS a;\n-- | a |\n-- | x |\n")
+    assert run("shop.test.sql") == 1
+    assert "has ${at}, so this says nothing" in capsys.readouterr().out
 
 
 def test_what_is_asked_for_must_be_there(folder: Path) -> None:
@@ -463,6 +491,7 @@ ASKS = "SELECT id FROM orders;\n-- | id |\n"
         ("SET 'pipeline.name' = 'x';\n" + ASKS, "1:1: a file of tests has CREATE, INSERT INTO and queries"),
         ("SELECT FROM orders;\n-- | id |", "1:8: 'FROM' cannot stand here"),
         ("SELECT * FROM order_s;\n-- | id |", "1:15: there is no table 'order_s'; did you mean 'orders'?"),
+        ("SELECT id FROM orders; -- test: a\n" + ASKS, "1:24: a test begins behind this statement"),
         ("SELECT id FROM orders;", "1:1: nothing is expected of this query; write its answer behind it"),
         ("SELECT id FROM orders;\n-- |----|", "2:1: the table has no line with the names of the columns"),
         ("SELECT id FROM orders;\n-- | id |\n-- | 1 | 2 |", "3:6: the row has 2 values, and the table 1 columns"),

@@ -10,9 +10,9 @@ from rich.console import Console
 
 from penstock.errors import UsageError
 from penstock.loading import parse_parameters
-from penstock.sql.testing.files import Check, SqlTest, with_answers
+from penstock.sql.testing.files import Check, SqlTest
 from penstock.sql.text import SqlError
-from penstock.testing.sql import SUFFIX, Failure, SqlTests, read_sql_tests, run_sql_test
+from penstock.testing.sql import SUFFIX, Failure, SqlTests, read_sql_tests, run_sql_test, write_answers
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class _Report:
             answers |= self._run_one(tests, test)
         if answers:
             self._written += len(answers)
-            path.write_text(with_answers(tests.file.text.text, answers), encoding="utf-8")
+            write_answers(path, tests.file, answers)
 
     def _run_one(self, tests: SqlTests, test: SqlTest) -> dict[Check, str]:
         """Run one; the answers that are to be written."""

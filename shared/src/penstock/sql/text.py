@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, NamedTuple
 
-from penstock.errors import PipelineError
+from penstock.errors import PipelineError, UsageError
 
 _PARAMETER: Final = re.compile(r"\$\{(\w+)(?::([^}]*))?\}")
 _WIDEST: Final = 110
@@ -49,6 +50,15 @@ class SqlText:
 
         return _PARAMETER.sub(value, constant) if "${" in constant else constant
 
+    def uses(self, parameter: str) -> bool:
+        """Whether the text has a parameter."""
+        return any(match.group(1) == parameter for match in _PARAMETER.finditer(self.text))
+
+    @property
+    def unused(self) -> list[str]:
+        """The parameters that are given and do not stand in the text."""
+        return [name for name in self.parameters if not self.uses(name)]
+
     def at(self, span: Span) -> str:
         """The text there."""
         return self.text[span.start : span.end]
@@ -61,6 +71,19 @@ class SqlText:
     def error(self, span: Span, message: str) -> SqlError:
         """An error that names the place and shows it with carets."""
         return SqlError(message, self, span)
+
+
+def read_sql(path: Path, parameters: Mapping[str, str] | None = None) -> SqlText:
+    """The text of a file, in UTF-8, with or without a byte order mark.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read as text in UTF-8: {error}") from error
+    return SqlText(text, str(path), parameters or {})
 
 
 class SqlError(PipelineError):

@@ -11,13 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import PenstockError, UsageError
+from penstock.errors import PenstockError
 from penstock.loading import make_importable
 from penstock.sql.syntax import Insert
 from penstock.sql.testing.comparing import difference, expected_rows
-from penstock.sql.testing.files import Check, ExpectedError, ExpectedRows, SqlTest, SqlTestFile, read_tests
+from penstock.sql.testing.files import (
+    Check,
+    ExpectedError,
+    ExpectedRows,
+    SqlTest,
+    SqlTestFile,
+    read_tests,
+    with_answers,
+)
 from penstock.sql.testing.tables import table_of
-from penstock.sql.text import SqlError, SqlText
+from penstock.sql.text import SqlError, SqlText, read_sql
 from penstock.testing.sql_programs import ProgramUnderTest
 
 SUFFIX: Final = ".test.sql"
@@ -45,7 +53,7 @@ class SqlTests:
     def uses(self, parameter: str) -> bool:
         """Whether a text of the program or of the tests has the parameter."""
         texts = [self.file.text, *([] if self.program is None else [self.program])]
-        return any(f"${{{parameter}" in each.text for each in texts)
+        return any(each.uses(parameter) for each in texts)
 
 
 def read_sql_tests(path: Path, parameters: Mapping[str, str]) -> SqlTests:
@@ -56,7 +64,7 @@ def read_sql_tests(path: Path, parameters: Mapping[str, str]) -> SqlTests:
         UsageError: it cannot be read.
     """
     make_importable(path.resolve().parent)
-    file = read_tests(SqlText(_read(path), str(path), parameters), path.name.removesuffix(SUFFIX))
+    file = read_tests(read_sql(path, parameters), path.name.removesuffix(SUFFIX))
     tests = SqlTests(file, _program_of(path, file))
     for test in file.tests:
         for parameter, span in test.parameters.items():
@@ -80,14 +88,14 @@ def _program_of(path: Path, file: SqlTestFile) -> SqlText | None:
         if not path.name.endswith(SUFFIX) or not program.is_file():
             return None
     make_importable(program.resolve().parent)
-    return SqlText(_read(program), str(program))
+    return read_sql(program)
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read as text in UTF-8: {error}") from error
+def write_answers(path: Path, file: SqlTestFile, answers: Mapping[Check, str]) -> None:
+    """Write other answers into a file of tests; all else of it stays as it is."""
+    with path.open(encoding="utf-8", newline="") as raw:
+        changed = with_answers(raw.read(), file.text.text, answers)
+    path.write_text(changed, encoding="utf-8", newline="")
 
 
 def run_sql_test(tests: SqlTests, test: SqlTest) -> list[Failure]:
@@ -136,10 +144,11 @@ def _check(program: ProgramUnderTest, text: SqlText, check: Check) -> Iterator[F
 def _failed(text: SqlText, check: Check, error: PenstockError) -> Iterator[Failure]:
     """A query that cannot be answered, which may be what is expected of it."""
     if isinstance(check.expected, ExpectedError):
-        if check.expected.text not in str(error):
-            said = error.message if isinstance(error, SqlError) else str(error).partition("\n")[0]
+        said = error.message if isinstance(error, SqlError) else str(error)  # without the line that is wrong
+        if check.expected.text not in said:
             reason = text.error(check.expected.span, "the error is another one:")
-            yield Failure(f"{reason}\n{error}", check, f"-- error: {said}")
+            first, *_ = said.strip().splitlines()
+            yield Failure(f"{reason}\n{error}", check, f"-- error: {first.rstrip()}")
     elif isinstance(error, SqlError) and error.text.name == text.name:
         yield Failure(str(error))
     else:

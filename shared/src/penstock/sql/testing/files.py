@@ -25,6 +25,8 @@ from penstock.sql.tokens import line_comments_of
 
 _DIRECTIVE: Final = re.compile(r"--\s*(test|program|param|error)\s*:\s*(.*?)\s*$", re.IGNORECASE)
 _PARAMETER: Final = re.compile(r"(\w+)\s*=\s*(.*)")
+_REST_OF_A_LINE: Final = re.compile(r"[ \t]*(?:/\*(?:(?!\*/)[^\n])*\*/[ \t]*)*(?:--[^\n]*)?(?=\n|$)", re.DOTALL)
+"""Blanks and comments that end on the line."""
 _OF_THE_PROGRAM: Final = "a file of tests has CREATE, INSERT INTO and queries; write this into the program"
 
 
@@ -56,7 +58,7 @@ class Check:
     span: Span
     expected: ExpectedRows | ExpectedError | None
     end: int
-    """The end of the line on which the statement ends: where an answer may be written."""
+    """Where an answer may be written: the end of the line on which the statement ends, if nothing follows on it."""
 
 
 Step = CreateTable | CreateView | CreateFunction | Insert | Check
@@ -154,6 +156,10 @@ def _sections(text: SqlText) -> list[_Section]:
     sections = [_Section(Span(0, len(text.text)))]
     for remark in _remarks(text):
         if isinstance(remark, Directive) and remark.kind == "test":
+            if text.text[: remark.span.start].rpartition("\n")[2].strip():
+                raise text.error(
+                    remark.span, "a test begins behind this statement; put -- test: into a line of its own"
+                )
             last = sections[-1]
             last.span = Span(last.span.start, remark.span.start)
             sections.append(_Section(Span(remark.span.start, len(text.text))))
@@ -228,8 +234,8 @@ def _steps(text: SqlText, remarks: Sequence[Directive | _Table], head: _Section 
             continue
         if head is not None and span.start < head.span.end:
             raise text.error(span, "a query stands before the first test; put it behind -- test: NAME")
-        end = text.text.find("\n", span.end)
-        yield Check(part, span, answer, len(text.text) if end < 0 else end)
+        rest = _REST_OF_A_LINE.match(text.text, span.end)
+        yield Check(part, span, answer, span.end if rest is None else rest.end())
 
 
 def _statements(text: SqlText) -> Iterator[tuple[Part, Span]]:
@@ -271,14 +277,35 @@ def _answers(
     return found
 
 
-def with_answers(text: str, answers: Mapping[Check, str]) -> str:
-    """The text of a file with other answers."""
-    for check, answer in sorted(answers.items(), key=lambda each: -each[0].end):
-        if check.expected is None:
-            text = f"{text[: check.end]}\n{answer}{text[check.end :]}"
-        else:
-            span = check.expected.span
-            indent = text[text.rfind("\n", 0, span.start) + 1 : span.start]
-            lines = answer.replace("\n", f"\n{indent}") if not indent.strip() else answer
-            text = text[: span.start] + lines + text[span.end :]
-    return text
+def with_answers(raw: str, text: str, answers: Mapping[Check, str]) -> str:
+    """A file with other answers; all else of it stays as it is.
+
+    Args:
+        raw: what stands in the file, with its own ends of lines and a byte order mark.
+        text: the same as it was read, with line feeds.
+        answers: of the text.
+    """
+    edits = [_edit(text, check, answer) for check, answer in answers.items()]
+    places = [*_places(raw), len(raw)]
+    end_of_line = "\r\n" if "\r\n" in raw else "\n"
+    for span, answer in sorted(edits, reverse=True):
+        raw = raw[: places[span.start]] + answer.replace("\n", end_of_line) + raw[places[span.end] :]
+    return raw
+
+
+def _places(raw: str) -> Iterator[int]:
+    """Where each character of the text that was read stands in the file."""
+    return (match.start() for match in re.finditer(r"\r\n|[^\ufeff]|(?<!^)\ufeff", raw, re.DOTALL))
+
+
+def _edit(text: str, check: Check, answer: str) -> tuple[Span, str]:
+    """What is replaced, and by what."""
+    if check.expected is not None:
+        span = check.expected.span
+        indent = text[text.rfind("\n", 0, span.start) + 1 : span.start]
+        return span, answer.replace("\n", f"\n{indent}") if not indent.strip() else answer
+    rest = text[check.end :]
+    blanks = len(rest) - len(rest.lstrip(" \t"))
+    if not rest or rest.startswith("\n"):
+        return Span(check.end, check.end), f"\n{answer}"
+    return Span(check.end, check.end + blanks), f"\n{answer}\n"
