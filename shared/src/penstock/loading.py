@@ -65,13 +65,12 @@ def load_pipeline(target: str, parameters: dict[str, str]) -> DeclaredPipeline:
 def _sql_pipeline(path: Path, parameters: dict[str, str]) -> DeclaredPipeline:
     """The statements of a file as a pipeline, which is called as the file, or as they set it."""
     from penstock.sql.programs import NAME, Program
-    from penstock.sql.text import SqlText
+    from penstock.sql.text import read_sql
 
     make_importable(path.resolve().parent)
-    program = Program.of(SqlText(path.read_text(), str(path), parameters))
-    unused = [name for name in parameters if f"${{{name}" not in program.text.text]
-    if unused:
-        raise UsageError(f"{path}: no text in it has ${{{unused[0]}}}, so --param {unused[0]} says nothing")
+    program = Program.of(read_sql(path, parameters))
+    for unused in program.text.unused:
+        raise UsageError(f"{path}: no text in it has ${{{unused}}}, so --param {unused} says nothing")
     name = program.settings.values.get(NAME, path.stem)
     pipeline = DeclaredPipeline(name, max_parallelism=program.settings.max_parallelism)
     program.add_to(pipeline.plan)

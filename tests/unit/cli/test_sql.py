@@ -39,6 +39,23 @@ def test_a_query_shows_its_final_rows_in_their_order(folder: Path, capsys: pytes
     assert capsys.readouterr().out == '{"n": 4, "most": 4.5}\n'
 
 
+def test_a_file_is_utf_8_whatever_wrote_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "a.sql").write_bytes("\ufeffSELECT '\u00e4' AS a;\r\n".encode())
+    assert run(file="a.sql") == 0
+    assert json.loads(capsys.readouterr().out) == {"a": "\u00e4"}
+    (folder / "a.sql").write_bytes("SELECT '\u00e4'".encode("latin-1"))
+    with pytest.raises(UsageError, match=r"^a\.sql: cannot be read as text in UTF-8: "):
+        run(file="a.sql")
+
+
+def test_a_parameter_that_nothing_reads_is_refused(folder: Path) -> None:
+    (folder / "a.sql").write_text("SELECT '${attic:x}' AS a")
+    for asked in ({"text": "SELECT '${attic:x}' AS a"}, {"file": "a.sql"}):
+        assert run(**asked, param=["attic=y"]) == 0
+        with pytest.raises(UsageError, match=r"has \$\{at\}, so --param at says nothing"):
+            run(**asked, param=["at=7"])
+
+
 def test_a_file_declares_fills_and_shows(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "job.sql").write_text(
         "CREATE VIEW dear AS SELECT id FROM read_jsonl('rows.jsonl') WHERE price > 2;\n"

@@ -266,6 +266,7 @@ def test_a_file_travels_to_a_cluster_as_it_is(folder: Path) -> None:
     [
         (ORDERS, {}, "writes nothing"),
         (ORDERS + FILL, {"outt": "x"}, "--param outt says nothing"),
+        (ORDERS + FILL, {"ou": "x"}, "--param ou says nothing"),
         (ORDERS.replace("${out:totals}", "${out}") + FILL, {}, "no --param out=..."),
         (
             ORDERS + "INSERT INTO totals SELECT id, at FROM orders;",

@@ -31,7 +31,7 @@ from penstock.sql.parsing import statements
 from penstock.sql.programs import Session
 from penstock.sql.syntax import Describe, Explain, Insert, Part, Query, SetOption, Show, StatementSet
 from penstock.sql.testing.tables import cell_of
-from penstock.sql.text import SqlText
+from penstock.sql.text import SqlText, read_sql
 
 try:
     import readline
@@ -68,16 +68,23 @@ def sql_command(command: Sql) -> int:
     if not command.file:
         make_importable(Path.cwd())
     if command.execute:
-        asked.run(SqlText(command.execute, "<sql>", parameters))
+        asked.run(_with_all_used(SqlText(command.execute, "<sql>", parameters)))
     elif command.file:
         path = Path(command.file)
         if not path.is_file():
             raise UsageError(f"{path}: there is no such file")
         make_importable(path.resolve().parent)
-        asked.run(SqlText(path.read_text(), str(path), parameters))
+        asked.run(_with_all_used(read_sql(path, parameters)))
     else:
         Shell(asked).loop()
     return 0
+
+
+def _with_all_used(text: SqlText) -> SqlText:
+    """The text, if each of its parameters stands in it."""
+    for name in text.unused:
+        raise UsageError(f"no text of {text.name} has ${{{name}}}, so --param {name} says nothing")
+    return text
 
 
 @dataclass

@@ -59,7 +59,9 @@ class Found:
     def table(self) -> list[str]:
         """The lines of the answer."""
         return drawn(
-            [name_cell(each.name) for each in self.columns], self.settled, [is_number(each.type) for each in self.columns]
+            [name_cell(each.name) for each in self.columns],
+            self.settled,
+            [is_number(each.type) for each in self.columns],
         )
 
 

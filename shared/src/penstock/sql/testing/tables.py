@@ -58,7 +58,9 @@ _BELOW_A_NAME: Final = re.compile(r"\S|\s*\S{2,}\s*")
 """What stands between bars in Markdown's line below the names, where the line is one by its characters."""
 _INTERVAL: Final = re.compile(r"([+-])?(\d+) (\d{1,2}):(\d{2}):(\d{2})(?:\.(\d{1,6}))?")
 _BYTES: Final = re.compile(r"[xX]'((?:[0-9a-fA-F]{2})*)'")
-_ODD: Final = re.compile(rf"[{_BARS}\x00-\x1f\x7f\u2028\u2029]|^\s|\s$|^$|^NULL$|^[\[{{\"]|^[-+=:{_DRAWN} ]+$", re.IGNORECASE)
+_ODD: Final = re.compile(
+    rf"[{_BARS}\x00-\x1f\x7f\u2028\u2029]|^\s|\s$|^$|^NULL$|^[\[{{\"]|^[-+=:{_DRAWN} ]+$", re.IGNORECASE
+)
 _DAY: Final = timedelta(days=1)
 
 
