@@ -165,6 +165,32 @@ def test_changes_are_listed_behind_op(folder: Path) -> None:
     """) == 0  # fmt: skip
 
 
+def test_changes_are_those_of_one_row_after_the_other(folder: Path) -> None:
+    """Of several tables, too, and of a count of all rows, which begins with a row of its own."""
+    (folder / "both.test.sql").write_text("".join(f"""
+        CREATE TABLE {name} (a STRING) WITH ('connector' = 'kafka', 'topic' = '{name}', 'format' = 'json');
+        INSERT INTO {name} VALUES ('x'), ('x');""" for name in "st") + """
+        SELECT a, COUNT(*) AS n FROM (SELECT a FROM s UNION ALL SELECT a FROM t) GROUP BY a;
+        -- | op | a | n |
+        -- | +I | x | 1 |
+        -- | +U | x | 2 |
+        -- | +U | x | 3 |
+        -- | +U | x | 4 |
+        SELECT s.a, COUNT(*) AS n FROM s JOIN t ON s.a = t.a GROUP BY s.a;
+        -- | op | a | n |
+        -- | +I | x | 2 |
+        -- | +U | x | 4 |
+        SELECT COUNT(*) AS n FROM s WHERE a = 'x';
+        -- | op | n |
+        -- | +I | 0 |
+        -- | -D | 0 |
+        -- | +I | 1 |
+        -- | -D | 1 |
+        -- | +I | 2 |
+    """)  # fmt: skip
+    assert run("both.test.sql") == 0
+
+
 def test_changes_of_one_key_are_in_order(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_text(folder, ORDERS, """
         SELECT customer, COUNT(*) AS n FROM orders GROUP BY customer;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from penstock.expressions import Expr
 
 _PAUSE: Final = "1ms"
-"""Between the rows of two statements: those of the first are worked on when the others are read."""
+"""Before a row, of whatever table: those before it are worked on when it is read."""
 
 
 @dataclass(frozen=True)
@@ -114,15 +114,13 @@ class ProgramUnderTest:
         for catalogue in catalogues:
             for name, node in catalogue.reads():
                 source = catalogue.tables[name].source
-                feeds[node.operator_id] = Feed(source.given if isinstance(source, _WrittenRows) else self._items(name))
+                written = _one_by_one(source.given) if isinstance(source, _WrittenRows) else None
+                feeds[node.operator_id] = Feed(self._items(name) if written is None else written)
         return feeds
 
     def _items(self, table: str) -> list[Any]:
-        found: list[Any] = []
-        for number, given in enumerate(self._given):
-            found += [elapse(_PAUSE)] if number else []
-            found += given.rows if given.table == table else []
-        return found
+        of_all = ((given.table, row) for given in self._given for row in given.rows)
+        return _one_by_one(row if name == table else None for name, row in of_all)
 
     def _filled(self) -> Mapping[str, list[_Written]]:
         """What the program has written, by table, of the rows that are given so far."""
@@ -184,6 +182,14 @@ class ProgramUnderTest:
         log = Log.of(answer.rows.node, rows)
         changes = table is not None and wants_changes(table, [name for name, _ in answer.columns])
         return _changes(answer, log) if changes else _final(answer, log)
+
+
+def _one_by_one(rows: Iterable[Any | None]) -> list[Any]:
+    """Rows with a pause before each, in which constant rows of the plan are read; None is a row of another table."""
+    found: list[Any] = []
+    for row in rows:
+        found += [elapse(_PAUSE)] if row is None else [elapse(_PAUSE), row]
+    return found
 
 
 def _final(answer: Answer, log: Log) -> Found:
