@@ -92,6 +92,21 @@ def test_several_sources_and_sinks(tmp_path) -> None:
         run_sinks(p, {"lefd": []})
 
 
+def test_rows_that_a_text_makes_itself_are_no_source_to_give_rows_to() -> None:
+    """Those of VALUES, and the one with which a group of all rows begins."""
+    p = Pipeline("rates")
+    payments = p.read(kafka.Source("payments", schema=Payment, event_time="at")).uid("payments")
+    rates = "(VALUES ('a', 2.0), ('b', 3.0)) AS rates(name, rate)"
+    p.sql(f"SELECT amount * rate AS due FROM payments JOIN {rates} ON account = name", payments=payments).write(
+        kafka.Sink("due")
+    ).uid("due")
+    p.sql("SELECT COUNT(*) AS n FROM payments", payments=payments).write(collecting.Sink()).uid("n")
+    rows = run_sinks(p, [paid("a", 1.0, 0), paid("b", 5.0, 1)])
+    assert sorted(row["due"] for row in rows["due"]) == [2.0, 15.0]
+    assert rows["n"][-1]["n"] == 2
+    assert run_sinks(p, [])["n"][-1]["n"] == 0
+
+
 def test_what_user_code_raises_is_raised() -> None:
     """With its own message."""
     p = Pipeline("failing")

@@ -125,6 +125,10 @@ class Source(base.Source[T], Generic[T]):
         return {"data": getattr(self.data, "__qualname__", type(self.data).__name__), "bounded": self.ends}
 
 
+class Constants(Source[T], Generic[T]):
+    """Rows that a plan holds itself, such as those of VALUES in SQL: a test gives rows to other sources."""
+
+
 class _Reader:
     """Position: the number of rows taken from the iterable."""
 

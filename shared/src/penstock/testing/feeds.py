@@ -86,8 +86,12 @@ def feeds_of(plan: LogicalPlan, rows: Rows | Mapping[str, Rows], *, ended: bool 
 
 
 def source_ids(plan: LogicalPlan) -> list[str]:
-    """The ids of all sources."""
-    return [node.operator_id for node in plan if isinstance(node.operation, Read)]
+    """The ids of all sources, but of rows that the plan holds itself."""
+    return [
+        node.operator_id
+        for node in plan
+        if isinstance(node.operation, Read) and not isinstance(node.operation.source, iterables.Constants)
+    ]
 
 
 def rewired(plan: LogicalPlan, feeds: Mapping[str, Feed], sinks: Collected | None, batch: int) -> LogicalPlan:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def constant_rows(plan: LogicalPlan, schema: Schema, rows: Sequence[Mapping[str, Any]]) -> Rows:
     """Rows that the plan holds itself."""
-    return read(plan, iterables.Source([*rows], schema=schema))
+    return read(plan, iterables.Constants([*rows], schema=schema))
 
 
 def one_row(plan: LogicalPlan) -> Rows:
