@@ -152,6 +152,7 @@ def test_constants_are_brought_to_one_form() -> None:
 REFUSED: list[tuple[Any, str]] = [
     (lambda: lit(datetime(2001, 1, 1)), "lit: datetime.datetime(2001, 1, 1, 0, 0) has no time zone; write"),  # noqa: DTZ001
     (lambda: a + {}, "add: {} is neither an expression nor a constant; there are bool, int,"),
+    (lambda: col("a") + timedelta(106_751_992), "add: 106751992 days, 0:00:00 is too long; durations have up to"),
     (lambda: lit(2**64), "lit: 18446744073709551616 does not fit into 64 bits"),
     (lambda: when(p).then("x"), 'then(\'x\'): write lit("x") for the text or col("x") for the column'),
     (lambda: a.is_in([1, None]), 'col("a").is_in: None is equal to nothing; add | col("a").is_null()'),

@@ -802,7 +802,11 @@ def literal(value: object, where: str) -> Literal:
     if type(value).__module__ == "numpy" and hasattr(value, "item"):
         value = value.item()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] (a numpy scalar)
     match value:
-        case None | bool() | str() | bytes() | timedelta():
+        case None | bool() | str() | bytes():
+            return Literal(value)
+        case timedelta():
+            if not -(2**63) <= value // timedelta(microseconds=1) < 2**63:
+                raise PipelineError(f"{where}: {value} is too long; durations have up to 106751991 days")
             return Literal(value)
         case float():
             return Literal(float(value))

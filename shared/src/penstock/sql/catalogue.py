@@ -101,7 +101,7 @@ class DeclaredTable:
         if found == Bound(column):
             return 0
         if isinstance(found, Call) and found.function == "-" and found.arguments[0] == Bound(column):
-            micros = micros_of(found.arguments[1])
+            micros = micros_of(self.context, found.arguments[1])
             if micros is not None and micros >= 0:
                 return micros
         raise self.context.error(

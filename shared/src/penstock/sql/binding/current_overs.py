@@ -98,7 +98,7 @@ def _offset(context: Context, frame: WrittenFrame, bound: FrameBound, *, first: 
             raise context.error(bound, "a frame begins at UNBOUNDED PRECEDING and ends at UNBOUNDED FOLLOWING")
         return None
     distance: Offset | None = None
-    micros = micros_of(bound.distance)
+    micros = micros_of(context, bound.distance)
     if micros is not None and frame.unit == "RANGE":
         distance = timedelta(microseconds=micros)
     elif isinstance(bound.distance, Constant) and isinstance(bound.distance.value, int | float | Decimal):

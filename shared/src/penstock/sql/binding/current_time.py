@@ -75,17 +75,24 @@ def valid_now(context: Context, relation: Relation, conditions: Sequence[Part]) 
 def _bound(context: Context, expressions: Expressions, part: Part) -> tuple[str, Expr, bool]:
     """Which bound of the row's span a condition says, where it is, and whether it may be null."""
     operator, now, other = _comparison(context, part)
-    found = moment(now)
-    if found is None or not reads_now(found[0]) or not isinstance(found[0], Call) or found[0].function not in NOW:
+    found = moment(context, now)
+    if found is None:
         raise context.error(
             now,
             "the current time may be shifted by a constant interval, but not by months, whose lengths differ; "
             "shift the time of the row instead: ts + INTERVAL '1' MONTH > NOW()",
         )
+    if not isinstance(found[0], Call) or found[0].function not in NOW:
+        raise context.error(
+            now,
+            "the current time stands alone on its side, or with a constant interval; write what else is asked of it on "
+            "the side of the row: ts + INTERVAL '7' DAY > NOW()",
+        )
     value = expressions.bind(other)
     if value.type != TIMESTAMP:
         raise context.error(other, f"this is {sql_name(value.type)}, and is compared with the current time; CAST it")
-    at = value.expr + timedelta(microseconds=-found[1]) if found[1] else value.expr
+    with context.at(now.span):
+        at = value.expr + timedelta(microseconds=-found[1]) if found[1] else value.expr
     # now < at, now <= at, now > at, now >= at
     if operator in ("<", "<="):
         return "valid_until", at + _MICROSECOND if operator == "<=" else at, value.nullable

@@ -259,7 +259,7 @@ class Join:
         upper: list[int] = []
         used: list[Part] = []
         for each in [*conditions.residual, *(Call("=", pair) for pair in conditions.keys)]:
-            bounds = _bounds_of(each, left.column, right.column)
+            bounds = _bounds_of(self._context, each, left.column, right.column)
             if bounds is None:
                 continue
             operator, distance = bounds
@@ -316,11 +316,11 @@ class _Between:
     """Whether rows meet that are results of the same window."""
 
 
-def _bounds_of(part: Part, left: str, right: str) -> tuple[str, int] | None:
+def _bounds_of(context: Context, part: Part, left: str, right: str) -> tuple[str, int] | None:
     """What a comparison says of the right row's time minus the left row's: an operator and microseconds."""
     if not isinstance(part, Call) or part.function not in MIRRORED:
         return None
-    one, other = (_moment(each) for each in part.arguments)
+    one, other = (_moment(context, each) for each in part.arguments)
     if one is None or other is None:
         return None
     if (one[0], other[0]) == (left, right):  # left + a op right + b: right - left op' a - b
@@ -330,7 +330,7 @@ def _bounds_of(part: Part, left: str, right: str) -> tuple[str, int] | None:
     return None
 
 
-def _moment(part: Part) -> tuple[str, int] | None:
+def _moment(context: Context, part: Part) -> tuple[str, int] | None:
     """A column and how many microseconds are added to it."""
-    found = moment(part)
+    found = moment(context, part)
     return (found[0].column, found[1]) if found is not None and isinstance(found[0], Bound) else None

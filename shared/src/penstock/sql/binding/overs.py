@@ -151,7 +151,7 @@ class Overs:
         if frame.unit == "ROWS":
             whole = isinstance(distance, Constant) and isinstance(distance.value, int)
             return Over((), None, distance.value + 1) if whole and isinstance(distance, Constant) else None  # pyright: ignore
-        micros = micros_of(distance)
+        micros = micros_of(self._context, distance)
         return None if micros is None or micros < 0 else Over((), micros)
 
     def _streamed(self, window: Window, keys: tuple[str, ...], columns: Mapping[str, Call]) -> None:

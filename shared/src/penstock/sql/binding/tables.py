@@ -387,7 +387,7 @@ class Tables:
         return self._binder.query(table.table.query, None)
 
     def _length(self, part: Part, usage: str) -> int:
-        micros = micros_of(part)
+        micros = micros_of(self._context, part)
         if micros is None:
             raise self._context.error(part, f"a window's size is an interval such as INTERVAL '10' MINUTE; {usage}")
         return micros

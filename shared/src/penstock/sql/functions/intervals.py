@@ -103,5 +103,5 @@ def _of_clock(bare: str, sign: int, first: int, last: int, written: str) -> Argu
 def _duration(micros: int, written: str) -> Argument:
     try:
         return Argument(lit(timedelta(microseconds=micros)), DURATION, False)
-    except OverflowError:
-        raise PipelineError(f"{written} is too long") from None
+    except (OverflowError, PipelineError):
+        raise PipelineError(f"{written} is too long; an interval has up to 106751991 days") from None
