@@ -16,6 +16,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+from penstock.connectors.base import ChangeSource
 from penstock.connectors.declaring import SourceOptions
 from penstock.core.times import duration_us
 from penstock.errors import PipelineError, nearest
@@ -135,6 +136,8 @@ def source_of(name: str, table: TableSettings) -> Source[Any]:
             raise PipelineError(f"{name}: '{connector.name}' needs PRIMARY KEY (...) NOT ENFORCED")
         arguments[connector.source_key] = list(table.key)
     if table.event_time is not None:
+        if issubclass(made, ChangeSource):
+            raise PipelineError(f"{name}: its rows replace each other, and have no event time; leave WATERMARK out")
         arguments["event_time"] = table.event_time
         arguments["max_out_of_orderness"] = f"{table.out_of_orderness_us or 0}us"
     if table.metadata and "metadata" not in inspect.signature(inspect.unwrap(made.__init__)).parameters:
