@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from penstock.errors import PipelineError
+from penstock.expressions import is_subtractable
 from penstock.functions.windows.definitions import RETRACTED
 from penstock.plan.operation import Columns, Named, Operation, Settings, UpsertKey, described, key_columns
 from penstock.plan.traits import Traits, kept_for, keyed
@@ -13,6 +14,13 @@ from penstock.plan.traits import Traits, kept_for, keyed
 if TYPE_CHECKING:
     from penstock.expressions import Expr
     from penstock.plan.logical import Node
+
+
+def kept_of_changes(aggregates: Named) -> str:
+    """What is kept for aggregates of changes: from sums and counts a row can be subtracted, others are computed anew."""
+    if all(is_subtractable(expr) for _, expr in aggregates):
+        return "aggregates of the current rows"
+    return "aggregates, and what they read of all current rows"
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +43,7 @@ class AggregateChanges(Operation):
         return self.written
 
     def traits(self, node: Node) -> Traits:
-        kept = kept_for("aggregates of the current rows of a key", self.ttl_us, of_changes=True)
+        kept = kept_for(f"{kept_of_changes(self.aggregates)} of a key", self.ttl_us, of_changes=True)
         return keyed(arrival="the changes of a key before its last", state="by_key", kept=kept, ttl_us=self.ttl_us)
 
     def describe(self, node: Node) -> Settings:

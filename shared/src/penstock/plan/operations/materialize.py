@@ -26,7 +26,7 @@ class Materialize(Operation):
         return "materialize"
 
     def traits(self, node: Node) -> Traits:
-        kept = kept_for("the last row of a key", self.ttl_us)
+        kept = kept_for("all current rows of a key", self.ttl_us, of_changes=True)
         return keyed(arrival="the changes of a key before its last", state="by_key", kept=kept, ttl_us=self.ttl_us)
 
     def describe(self, node: Node) -> Settings:

@@ -27,7 +27,7 @@ class ToChanges(Operation):
         return "changes"
 
     def traits(self, node: Node) -> Traits:
-        kept = kept_for("the last row of a key", self.ttl_us)
+        kept = kept_for("the last row of a key", self.ttl_us, of_changes=self.retracted is not None)
         return keyed(arrival="the changes of a key before its last", state="by_key", kept=kept, ttl_us=self.ttl_us)
 
     def describe(self, node: Node) -> Settings:

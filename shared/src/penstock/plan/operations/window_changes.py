@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.functions.windows.definitions import FixedWindow, describe_window
 from penstock.plan.operation import Columns, Named, Operation, Settings, UpsertKey, described, key_columns
+from penstock.plan.operations.aggregate_changes import kept_of_changes
 from penstock.plan.traits import LateForItsWindow, Traits, keyed
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class WindowChanges(Operation):
 
     def traits(self, node: Node) -> Traits:
         """The windows' reach is that of `AssignWindows` before it."""
-        kept = "the current rows of a window, until it ends"
+        kept = f"{kept_of_changes(self.aggregates)} of a window, until it ends"
         return keyed(arrival="", state="scanned", kept=kept, watermark_lag_us=0, late=LateForItsWindow())
 
     def describe(self, node: Node) -> Settings:
