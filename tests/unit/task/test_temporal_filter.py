@@ -188,3 +188,15 @@ def test_final_says_that_nothing_would_be_left() -> None:
     valid_rows = events(event_time="at").temporal_filter(valid_until=col("at") + timedelta(minutes=3))
     with pytest.raises(PipelineError, match=r"final: .*temporal_filter.* retracts every row"):
         valid_rows.key_by("key").agg(n=count()).final()
+
+
+def test_other_bounds_do_for_facts_alone() -> None:
+    """A change of a row that was added looks for the row where the bounds of then have put it."""
+
+    def signature(days: int, *, facts: bool) -> Any:
+        rows = events(event_time="at") if facts else events(event_time="at").key_by("key").deduplicate("last")
+        node = rows.temporal_filter(valid_until=col("at") + timedelta(days=days))._node
+        return node.operation.state_signature(node)
+
+    assert signature(7, facts=True) == signature(14, facts=True)
+    assert signature(7, facts=False) == signature(7, facts=False) != signature(14, facts=False)

@@ -56,8 +56,10 @@ class TemporalFilter(Operation):
         return {name: str(bound.expr) for name, bound in self.bounds.items()}
 
     def state_signature(self, node: Node) -> Settings | None:
-        """With the columns, not the bounds: rows that wait have the moments for which they wait."""
-        return {"verb": self.verb, "keys": key_columns(node), "row": schema_to_json(node.schema)}
+        """Of facts without the bounds: rows that wait have the moments for which they wait. A row that is retracted is
+        looked for at the moments that the bounds say."""
+        bounds = self.describe(node) if node.inputs[0].mode == "retract" else {}
+        return {"verb": self.verb, "keys": key_columns(node), "row": schema_to_json(node.schema), **bounds}
 
     def columns_needed(self, node: Node, wanted: Columns) -> Columns:
         """All: a row is retracted whole."""
