@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -110,7 +111,37 @@ def test_what_follows_is_kept_up_to_date(text: str, tmp_path: Path) -> None:
     assert not +standing
 
 
-def test_a_bounded_query_says_that_nothing_would_be_left() -> None:
-    _, found = declared("SELECT COUNT(*) FROM orders WHERE ts > NOW() - INTERVAL '3' DAY")
+LATELY = "SELECT * FROM orders WHERE ts > NOW() - INTERVAL '3' DAY"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LATELY,
+        f"SELECT kind, COUNT(*) FROM ({LATELY}) GROUP BY kind",
+        f"{LATELY} AND kind = 'a' UNION ALL {LATELY} AND kind = 'b'",
+        f"SELECT a.id FROM ({LATELY}) a LEFT JOIN orders b ON a.id = b.id",
+        f"SELECT a.id FROM orders a JOIN ({LATELY}) b ON a.id = b.id",
+        f"SELECT id FROM orders WHERE id IN (SELECT id FROM ({LATELY}))",
+    ],
+)
+def test_a_bounded_query_says_that_nothing_would_be_left(text: str) -> None:
+    _, found = declared(text)
     with pytest.raises(PipelineError, match=r"final: .*temporal_filter retracts every row"):
         found.final()
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (f"SELECT COUNT(*) AS id FROM ({LATELY})", [0]),
+        (f"SELECT a.id FROM orders a LEFT JOIN ({LATELY}) b ON a.id = b.id", range(9)),
+        (f"SELECT b.id FROM ({LATELY}) a FULL JOIN orders b ON a.id = b.id", range(9)),
+        (f"SELECT id FROM orders WHERE id NOT IN (SELECT id FROM ({LATELY}))", range(9)),
+        (f"SELECT id FROM orders EXCEPT SELECT id FROM ({LATELY})", range(9)),
+        (f"SELECT id FROM orders WHERE id < 2 UNION ALL SELECT id FROM ({LATELY})", range(2)),
+    ],
+)
+def test_what_else_is_left_of_a_bounded_query_is_shown(text: str, left: Iterable[int]) -> None:
+    _, found = declared(text)
+    assert sorted(found.final().collect()["id"]) == [*left]

@@ -11,11 +11,12 @@ from penstock.functions.windows.definitions import RETRACTED
 from penstock.plan.building.columns import drop, union
 from penstock.plan.building.keys import check_keys, key_by
 from penstock.plan.building.rows import Rows
-from penstock.plan.logical import Node, ancestors, sources_of
+from penstock.plan.logical import Node, sources_of
 from penstock.plan.operations.aggregate_changes import AggregateChanges
 from penstock.plan.operations.key_by import KeyBy
 from penstock.plan.operations.last_rows import LastRows
 from penstock.plan.operations.project import Project
+from penstock.plan.operations.regular_join import RegularJoin
 from penstock.plan.operations.temporal_filter import TemporalFilter
 from penstock.plan.operations.to_changes import ToChanges
 from penstock.types import BOOLEAN, Field, Schema, can_be_key
@@ -126,13 +127,39 @@ def check_ends(node: Node) -> None:
 
 def check_stays(node: Node) -> None:
     """Raise `PipelineError` if no row is left at the end of the input, because event time reaches the end of all."""
-    for each in (node, *ancestors(node)):
-        if isinstance(each.operation, TemporalFilter) and each.operation.retracts_all(each):
-            raise PipelineError(
-                f"final: {each.operator_id} retracts every row when event time reaches valid_until = "
-                f"{each.operation.bounds['valid_until'].expr}, so none is left at the end of the input; write the "
-                "changes to a sink, or compare with a constant time"
-            )
+    found = _emptied(node, {})
+    if found is not None:
+        assert isinstance(found.operation, TemporalFilter)
+        raise PipelineError(
+            f"final: {found.operator_id} retracts every row when event time reaches valid_until = "
+            f"{found.operation.bounds['valid_until'].expr}, so none is left at the end of the input; write the "
+            "changes to a sink, or compare with a constant time"
+        )
+
+
+def _emptied(node: Node, known: dict[str, Node | None]) -> Node | None:
+    """The temporal filter that leaves no row of a node at the end of the input; None if some may be left."""
+    if node.id not in known:
+        if isinstance(node.operation, TemporalFilter) and node.operation.retracts_all(node):
+            known[node.id] = node
+        elif node.mode == "append":  # facts stay, also those that windows make of changes
+            known[node.id] = None
+        else:
+            known[node.id] = _emptied_by(node, [_emptied(each, known) for each in node.inputs])
+    return known[node.id]
+
+
+def _emptied_by(node: Node, inputs: Sequence[Node | None]) -> Node | None:
+    how = node.operation.how if isinstance(node.operation, RegularJoin) else "full"
+    match how:
+        case "inner" | "semi":
+            return next((each for each in inputs if each is not None), None)
+        case "left" | "anti":
+            return inputs[0]
+        case "right":
+            return inputs[1]
+        case _:
+            return None if any(each is None for each in inputs) else next(iter(inputs), None)
 
 
 def has_end(node: Node) -> bool:

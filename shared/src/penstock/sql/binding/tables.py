@@ -400,8 +400,8 @@ class Tables:
         if time is None and relation.rows.node.updates:
             raise self._context.error(
                 named,
-                f"windows go by event time, and {named} is not: these rows may be retracted; put rows into windows before "
-                "they are grouped, ranked or compared with the current time",
+                f"windows go by event time, and {named} is not: these rows may be retracted; put rows into windows "
+                "before they are grouped, ranked or compared with the current time",
             )
         if time is None or column != Bound(time.column):
             known = "the table has no event time" if time is None else f"the event time of the table is {time.name}"
