@@ -517,6 +517,7 @@ ASKS = "SELECT id FROM orders;\n-- | id |\n"
         ("SET 'pipeline.name' = 'x';\n" + ASKS, "1:1: a file of tests has CREATE, INSERT INTO and queries"),
         ("SELECT FROM orders;\n-- | id |", "1:8: 'FROM' cannot stand here"),
         ("SELECT * FROM order_s;\n-- | id |", "1:15: there is no table 'order_s'; did you mean 'orders'?"),
+        ("-- param: a=1\n-- param: a=2\nSELECT '${a}';", "2:1: a has a value already, above; leave one of them out"),
         ("SELECT id FROM orders; -- test: a\n" + ASKS, "1:24: a test begins behind this statement"),
         ("SELECT id FROM orders;", "1:1: nothing is expected of this query; write its answer behind it"),
         ("SELECT id FROM orders;\n-- |----|", "2:1: the table has no line with the names of the columns"),

@@ -113,11 +113,15 @@ class _Section:
 
     def parameters(self, text: SqlText) -> Iterator[tuple[str, str, Span]]:
         """Name, value and place of each."""
+        found = set[str]()
         for each in self.remarks:
             if isinstance(each, Directive) and each.kind == "param":
                 match = _PARAMETER.fullmatch(each.value)
                 if match is None:
                     raise text.error(each.span, "a parameter is written -- param: name=value")
+                if match.group(1) in found:
+                    raise text.error(each.span, f"{match.group(1)} has a value already, above; leave one of them out")
+                found.add(match.group(1))
                 yield match.group(1), match.group(2), each.span
 
 
