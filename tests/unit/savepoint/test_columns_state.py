@@ -10,6 +10,7 @@ import pytest
 from stored import UID, export
 
 from penstock import Pipeline, col, count, savepoint
+from penstock.cli.state import ShowState, state_command
 from penstock.connectors import collecting, iterables
 from penstock.core.batches import EVENT_TIME
 from penstock.core.times import to_micros
@@ -114,3 +115,20 @@ def test_rows_of_every_operator_with_columns_are_read(verb, keys, tmp_path):
     by_group = [table for _, table in kept.tables(UID)]
     assert sum(table.height for table in by_group) == rows.height
     assert {*rows["key"]} == {key for table in by_group for key in table["key"]}
+
+
+def test_a_span_that_ends_behind_the_calendar_is_shown(tmp_path, capsys):
+    """Python has no such moment."""
+    pipeline = Pipeline("p")
+    rows = pipeline.read(iterables.Source([], schema=Event, event_time="at"))
+    rows.temporal_filter(valid_until=col("at") + timedelta(days=400)).write(collecting.Sink())
+    node = next(node for node in reversed(list(pipeline.plan)) if isinstance(node.operation, TemporalFilter))
+    harness = OperatorHarness(node)
+    at = datetime(9999, 12, 31, tzinfo=UTC)
+    frame = frame_of(node.inputs[0], "a", 1, 0).with_columns(at=pl.lit(at).dt.cast_time_unit("us"))
+    harness.frame(frame.with_columns(valid_until=pl.col("at") + timedelta(days=400)))
+    export(harness, node, tmp_path / "kept")
+    for as_json in (False, True):
+        asked = ShowState(cluster=None, json=as_json, savepoint=str(tmp_path / "kept"), uid=UID, key=None, to=None)
+        assert state_command(asked) == 0
+        assert "10001-02-03" in capsys.readouterr().out

@@ -75,8 +75,21 @@ def _show_uid(command: ShowState, uid: str, savepoint: Savepoint) -> int:
             raise ExternalError(f"--to {command.to}: {error}") from error
         print(f"{rows.height:,} rows in {command.to}")
         return 0
-    _show_one(command, operator, rows, entries_of(savepoint.manifest, uid))
+    _show_one(command, operator, _of_calendar(rows), entries_of(savepoint.manifest, uid))
     return 0
+
+
+def _of_calendar(rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows with moments and days of which Python has none as texts: a span may end behind the year 9999."""
+    import polars as pl
+
+    beyond = [
+        column.name
+        for column in rows.iter_columns()
+        if isinstance(column.dtype, pl.Datetime | pl.Date)
+        and not column.dt.year().drop_nulls().is_between(1, 9999).all()
+    ]
+    return rows.with_columns(pl.col(beyond).cast(pl.String)) if beyond else rows
 
 
 def _show_all(command: ShowState, savepoint: Savepoint) -> None:
