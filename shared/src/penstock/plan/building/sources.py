@@ -91,7 +91,7 @@ def _written(rows: Rows, sink: Sink, ttl: Duration | None) -> Rows:
         if sink.place is not None and isinstance(other.operation, Write) and other.operation.sink.place == sink.place:
             raise PipelineError(
                 f"write: {sink.place} is written by {other.operator_id} already, and the rows of both would be mixed; "
-                "write one stream there: a.union(b).write(...)"
+                "write one stream there: a.union(b).write(...), in SQL one INSERT INTO with UNION ALL"
             )
     return rows.derive(Write(sink), node.schema, node.row_type)
 
