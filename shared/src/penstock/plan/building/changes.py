@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from graphlib import TopologicalSorter
 
 from penstock.core.times import Duration
 from penstock.errors import PipelineError
@@ -11,7 +12,7 @@ from penstock.functions.windows.definitions import RETRACTED
 from penstock.plan.building.columns import drop, union
 from penstock.plan.building.keys import check_keys, key_by
 from penstock.plan.building.rows import Rows
-from penstock.plan.logical import Node, sources_of
+from penstock.plan.logical import Node, ancestors, sources_of
 from penstock.plan.operations.aggregate_changes import AggregateChanges
 from penstock.plan.operations.key_by import KeyBy
 from penstock.plan.operations.last_rows import LastRows
@@ -127,7 +128,10 @@ def check_ends(node: Node) -> None:
 
 def check_stays(node: Node) -> None:
     """Raise `PipelineError` if no row is left at the end of the input, because event time reaches the end of all."""
-    found = _emptied(node, {})
+    emptied: dict[Node, Node | None] = {}
+    for each in TopologicalSorter({made: made.inputs for made in (node, *ancestors(node))}).static_order():
+        emptied[each] = _emptied(each, [emptied[source] for source in each.inputs])
+    found = emptied[node]
     if found is not None:
         assert isinstance(found.operation, TemporalFilter)
         raise PipelineError(
@@ -137,19 +141,17 @@ def check_stays(node: Node) -> None:
         )
 
 
-def _emptied(node: Node, known: dict[str, Node | None]) -> Node | None:
-    """The temporal filter that leaves no row of a node at the end of the input; None if some may be left."""
-    if node.id not in known:
-        if isinstance(node.operation, TemporalFilter) and node.operation.retracts_all(node):
-            known[node.id] = node
-        elif node.mode == "append":  # facts stay, also those that windows make of changes
-            known[node.id] = None
-        else:
-            known[node.id] = _emptied_by(node, [_emptied(each, known) for each in node.inputs])
-    return known[node.id]
+def _emptied(node: Node, inputs: Sequence[Node | None]) -> Node | None:
+    """The temporal filter that leaves no row of a node at the end of the input; None if some may be left.
 
-
-def _emptied_by(node: Node, inputs: Sequence[Node | None]) -> Node | None:
+    Args:
+        node: of a plan.
+        inputs: the same of its inputs.
+    """
+    if isinstance(node.operation, TemporalFilter) and node.operation.retracts_all(node):
+        return node
+    if node.mode == "append":  # facts stay, also those that windows make of changes
+        return None
     how = node.operation.how if isinstance(node.operation, RegularJoin) else "full"
     match how:
         case "inner" | "semi":
