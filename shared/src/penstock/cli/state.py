@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import polars as pl
 from rich.console import Console
 
 from penstock.cli.cluster import ClusterOptions, print_json, print_table
@@ -19,9 +20,6 @@ from penstock.savepoint.operators import checked_uid
 from penstock.savepoint.places import find_place
 from penstock.savepoint.reading import read_restore
 from penstock.settings import ClusterSettings, load_settings
-
-if TYPE_CHECKING:
-    import polars as pl
 
 SHOWN = 100
 """How many rows are printed; `--to` and `--json` give all."""
@@ -81,8 +79,6 @@ def _show_uid(command: ShowState, uid: str, savepoint: Savepoint) -> int:
 
 def _of_calendar(rows: pl.DataFrame) -> pl.DataFrame:
     """Rows with moments and days of which Python has none as texts: a span may end behind the year 9999."""
-    import polars as pl
-
     beyond = [
         column.name
         for column in rows.iter_columns()
