@@ -83,6 +83,7 @@ acceptance: platform ## Run the tests with containers, Helm and Prometheus, the 
 		test -z "$$missing" || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || { apt-get update -qq && \
 		RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install --yes -qq --no-install-recommends \
 		prometheus docker.io iptables mmdebstrap docker-compose; }
+	for tool in helm kubeconform; do infra/standins/gotool.sh $$tool || exit 1; done
 	$(PYTEST) --lane acceptance -n 3 --randomly-dont-reorganize
 
 check: setup ## Check what was changed since the last commit, in a minute: format, style, types, imports and the nearest tests
