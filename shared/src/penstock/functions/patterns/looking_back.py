@@ -13,7 +13,6 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import PipelineError
@@ -97,7 +96,7 @@ class Remembered:
             case "sum":
                 return None if memory is None else _total(memory)
             case _:
-                return None if memory is None else _mean(memory)
+                return None if memory is None else _total(memory) / memory[1]
 
 
 def remembering(remembered: Sequence[Remembered], variables: Sequence[str]) -> Callable[[Values, int, Values], Values]:
@@ -141,15 +140,6 @@ def _total(memory: tuple[tuple[Any, ...], int]) -> Any:
     if isinstance(parts[0], int):
         return parts[0]
     return math.fsum(parts) if all(map(math.isfinite, parts)) else sum(parts)
-
-
-def _mean(memory: tuple[tuple[Any, ...], int]) -> float:
-    parts, number = memory
-    if isinstance(parts[0], int):
-        return parts[0] / number
-    if not all(map(math.isfinite, parts)):
-        return sum(parts) / number
-    return float(sum(map(Fraction, parts)) / number)
 
 
 def check_remembered(asked: Asked, kind: DataType, text: str) -> None:

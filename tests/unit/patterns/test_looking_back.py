@@ -1,0 +1,120 @@
+"""Conditions that look back: what Python makes of them is what Polars makes of them."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.expressions import Expr, aggregate_field, col, lit, to_polars
+from penstock.expressions.aggregates import AggregatePlan
+from penstock.expressions.nodes import Column
+from penstock.functions.patterns.looking_back import Evaluator, Remembered, remembering
+from penstock.functions.patterns.references import Asked, References
+from penstock.types import FLOAT64, INT64, STRING, Field, Schema
+
+ROW = Schema((Field("i", INT64, nullable=True), Field("f", FLOAT64, nullable=True), Field("s", STRING, nullable=True)))
+BACK = Schema((Field("j", INT64, nullable=True), Field("g", FLOAT64, nullable=True), Field("t", STRING, nullable=True)))
+BOTH = Schema((*ROW, *BACK))
+VALUES: dict[str, list[Any]] = {
+    "int64": [None, 0, 1, -3, 7, 2**53 + 1, 2**62, -(2**63)],
+    "float64": [None, 0.0, -0.0, 1.5, -2.5, 1e300, math.inf, -math.inf, math.nan],
+    "string": [None, "", "a", "ab", "ä"],
+}
+BOOLEANS = ["a < b", "a <= b", "a == b", "a != b", "a > b", "a >= b"]
+
+
+def operand(chance: random.Random, kind: str) -> Expr:
+    names = {"int64": ["i", "j"], "float64": ["f", "g"], "string": ["s", "t"]}[kind]
+    column = col(chance.choice(names))
+    if kind == "string" or chance.random() < 0.5:
+        return column
+    other = col(chance.choice(names)) if chance.random() < 0.6 else lit(3 if kind == "int64" else 0.5)
+    return chance.choice([column + other, column - other, column * other])
+
+
+def condition(chance: random.Random, depth: int = 0) -> Expr:
+    if depth < 2 and chance.random() < 0.4:
+        one, other = condition(chance, depth + 1), condition(chance, depth + 1)
+        return chance.choice([one & other, one | other, ~one])
+    kind = chance.choice(["int64", "float64", "string"])
+    a, b = operand(chance, kind), operand(chance, chance.choice([kind, "float64"]) if kind == "int64" else kind)
+    return eval(chance.choice(BOOLEANS), {"a": a, "b": b})
+
+
+@settings(max_examples=6, deadline=None)
+@given(seed=st.integers(0, 10**9))
+def test_conditions_are_what_polars_makes_of_them(seed: int) -> None:
+    chance = random.Random(seed)
+    fast = 0
+    for _ in range(200):
+        expr = condition(chance)
+        remembered = {
+            name: (place, Remembered(Asked("last", "x", Column(name)), place, BACK.field(name).type))
+            for place, name in enumerate(BACK.names)
+        }
+        read = Evaluator(expr, BOTH, {name: place for place, name in enumerate(ROW.names)}, remembered)
+        fast += read._fast is not None
+        for _ in range(5):
+            row = {name: chance.choice(VALUES[str(BOTH.field(name).type)]) for name in BOTH.names}
+            values = tuple(row[name] for name in ROW.names)
+            memory = tuple((row[name],) for name in BACK.names)
+            try:
+                expected = pl.DataFrame([row], BOTH.polars()).select(to_polars(expr, BOTH).alias("it")).item()
+            except pl.exceptions.PolarsError as error:  # numbers that do not fit
+                with pytest.raises(type(error)):
+                    read(values, memory)
+                continue
+            assert read(values, memory) is expected, (seed, str(expr), row)
+    assert fast > 100
+
+
+@settings(max_examples=5, deadline=None)
+@given(seed=st.integers(0, 10**9))
+@pytest.mark.parametrize("kind", [INT64, FLOAT64])
+@pytest.mark.parametrize("function", ["first", "last", "count", "sum", "mean", "min", "max"])
+def test_what_is_remembered_is_what_aggregates_give(function: str, kind: Any, seed: int) -> None:
+    """Row by row, of one variable and of all."""
+    chance = random.Random(seed)
+    schema = Schema((Field("v", kind, nullable=True), Field("of", STRING)))
+    expr = getattr(col("v"), function)()
+    plan = AggregatePlan.build([("it", expr)], schema, event_time=False)
+    pool = [None, 1, -7, 3, 40] if kind == INT64 else [None, 0.1, 0.2, 1e16, -1e16, 3.5, math.nan, 1.0]
+    for variable in ("a", None):
+        what = Remembered(Asked(function, variable, Column("v")), 0, aggregate_field(expr, schema).type)
+        remember = remembering([what], ["a", "b"])
+        for _ in range(30):
+            memory: tuple[Any, ...] = (None,)
+            rows: list[tuple[Any, str]] = []
+            for _ in range(chance.randrange(8)):
+                position, value = chance.randrange(2), chance.choice(pool)
+                memory = remember(memory, position, (value,))
+                rows += [(value, "ab"[position])] if variable is None or position == 0 else []
+            found = what.value(memory[0])
+            if not rows:
+                assert found == (0 if function == "count" else None)
+                continue
+            frame = pl.DataFrame(rows, schema.polars(), orient="row")
+            expected = frame.group_by(lit_key()).agg(plan.init_grouped).select(plan.finish).item()
+            same = found == expected or (found != found and expected != expected)
+            assert same, (seed, function, rows, found, expected)
+
+
+def lit_key() -> pl.Expr:
+    return pl.lit(1).alias("key")
+
+
+def test_a_condition_is_taken_apart() -> None:
+    """What looks at the row alone is computed for many rows at once."""
+    references = References(ROW, ["low", "high"])
+    found = references.condition(
+        (col("f") > 1) & (col("f") > col("low.f").max()) & (col("s") == "x") & (col("low").count() > 2)
+    )
+    assert str(found.alone) == '(col("f") > 1) & (col("s") == "x")'
+    assert [asked for _, asked in found.asked] == [Asked("max", "low", Column("f")), Asked("count", "low", None)]
+    assert references.condition(col("f") > 1).looking_back is None

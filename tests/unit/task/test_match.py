@@ -1,0 +1,291 @@
+"""Patterns in streams: results are those of the definition, whatever batches, watermarks, keys and restores are."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from window_cases import PLACES, kept_in
+
+from penstock import DecimalType, OutputTag, Pattern, Pipeline, col, count
+from penstock.api.patterns import skip_of
+from penstock.connectors import iterables
+from penstock.core.batches import EVENT_TIME
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
+from penstock.errors import PipelineError
+from penstock.plan.building.keys import keyed
+from penstock.plan.building.matches import match_rows
+from penstock.plan.building.sources import read
+from penstock.plan.logical import LogicalPlan, Node
+from penstock.plan.operations.match_rows import MatchRows
+from penstock.testing.harness import OperatorHarness
+from penstock.types import INT64, STRING, TIMESTAMP, Field, Schema
+
+OVER: OutputTag[Any] = OutputTag("over")
+LATE: OutputTag[Any] = OutputTag("late")
+ROWS = Schema(
+    (
+        Field("key", STRING, nullable=True),
+        Field("number", INT64),
+        Field("value", INT64, nullable=True),
+        Field("at", TIMESTAMP),
+    )
+)
+SECOND = 1_000_000
+
+
+def node_of(pattern: Pattern, within: int | None, after_match: Any) -> Node:
+    rows = keyed(read(LogicalPlan("p"), iterables.Source([], schema=ROWS, event_time="at")), ["key"])
+    measures = {"key": col("key"), "rows": col("number").collect(), "first": col("low.number"), "last": col("value")}
+    timed_out = OVER if within is not None else None
+    operation = MatchRows(pattern.group, tuple(measures.items()), skip_of(after_match), within, LATE, timed_out)
+    return match_rows(rows, operation).node
+
+
+def rising(rows: list[tuple[int, int | None, int]]) -> list[list[int] | None]:
+    found: list[list[int] | None] = []
+    for place, (_, value, _) in enumerate(rows):
+        if value is None or value >= 3:
+            continue
+        end = place + 1
+        while end < len(rows) and rows[end][1] is not None and rows[end][1] > value:
+            end += 1
+            found.append([rows[each][0] for each in range(place, end)])
+    return found
+
+
+def first_after(rows: list[tuple[int, int | None, int]], place: int) -> list[int] | None:
+    number, value, _ = rows[place]
+    if value is None or value >= 3:
+        return None
+    return next(([number, other[0]] for other in rows[place + 1 :] if other[1] is not None and other[1] > value), None)
+
+
+PATTERNS: dict[str, tuple[Pattern, Any]] = {
+    "rises": (
+        Pattern.begin("low", col("value") < 3).next(
+            "high", col("value") > col("low.value"), times=(1, None), repeated="next"
+        ),
+        rising,
+    ),
+    "later": (
+        Pattern.begin("low", col("value") < 3).followed_by("high", col("value") > col("low.value").max()),
+        lambda rows: [first_after(rows, place) for place in range(len(rows))],
+    ),
+}
+
+
+def frame_of(rows: list[tuple[str | None, int, int | None, int]]) -> pl.DataFrame:
+    data = [(key, number, value, datetime.fromtimestamp(time, UTC), time * SECOND) for key, number, value, time in rows]
+    return pl.DataFrame(data, schema={**ROWS.polars(), EVENT_TIME: pl.Int64()}, orient="row")
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**9), place=PLACES, name=st.sampled_from(list(PATTERNS)))
+def test_matches_are_those_of_each_key(seed: int, place: str, name: str) -> None:
+    chance = random.Random(seed)
+    pattern, judge = PATTERNS[name]
+    kept: list[tuple[str | None, int, int | None, int]] = []
+    late: list[int] = []
+    now, number = MIN_WATERMARK, 0
+    with kept_in(place) as folder:
+        harness = OperatorHarness(node_of(pattern, None, "no_skip"), max_parallelism=8, local_state=folder)
+        for _ in range(chance.randrange(1, 12)):
+            batch: list[tuple[str | None, int, int | None, int]] = []
+            for _ in range(chance.choice([1, 4, 20])):
+                number += 1
+                row = (chance.choice(["a", "b", None]), number, chance.choice([None, *range(6)]), chance.randrange(30))
+                batch.append(row)
+                if row[3] * SECOND <= now:
+                    late.append(number)
+                else:
+                    kept.append(row)
+            harness.frame(frame_of(batch))
+            if chance.random() < 0.5:
+                now = max(now, chance.randrange(30) * SECOND)
+                harness.watermark(now)
+            if chance.random() < 0.4:
+                before = harness
+                harness = before.restored(before.freeze()(), chance.randrange(1, 4))
+                before.close()
+        harness.watermark(MAX_WATERMARK)
+        harness.close()
+    expected: Counter[tuple[Any, ...]] = Counter()
+    for key in ("a", "b", None):
+        rows = [row[1:] for row in sorted((row for row in kept if row[0] == key), key=lambda row: row[3])]
+        expected.update((key, tuple(found)) for found in judge(rows) if found is not None)
+    seen = [row for frame in harness.collected.frames for row in frame.iter_rows()]
+    assert Counter((row[0], tuple(row[1])) for row in seen) == expected
+    assert {row[1] for frame in harness.collected.sides.get("late", []) for row in frame.iter_rows()} == {*late}
+
+
+@dataclass
+class Login:
+    user: str
+    status: str
+    amount: float
+    at: datetime
+
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+STATUS = {"f": "fail", "o": "ok", "x": "other", "r": "reset"}
+
+
+def logins(letters: str, **options: Any) -> Any:
+    rows = [
+        Login("u", STATUS[letter], float(n), START + timedelta(minutes=n))
+        for n, letter in enumerate(letters)
+        if letter in STATUS
+    ]
+    return Pipeline("p").read(iterables.Source(rows, schema=Login, event_time="at", **options)).key_by("user")
+
+
+FAILS = Pattern.begin("fails", col("status") == "fail", times=(3, None))
+BURST = FAILS.followed_by("ok", col("status") == "ok")
+
+
+def test_measures_are_of_the_rows_of_their_names() -> None:
+    matches = logins("ffxfo").match(BURST, after_match="past_last_row").select(
+        "user", "fails.amount", col("ok.at"), fails=col("fails").count(), first=col("fails.amount").first(),
+        total=col("fails.amount").sum(), all=count(), last=col("amount"),
+        mean=col("fails.amount").mean() + col("ok.amount"),
+    )  # fmt: skip
+    assert matches.schema.names == ("user", "fails.amount", "ok.at", "fails", "first", "total", "all", "last", "mean")
+    assert matches.collect().rows() == [("u", 3.0, START + timedelta(minutes=4), 3, 0.0, 4.0, 4, 4.0, 4.0 + 4 / 3)]
+
+
+def test_what_was_matched_in_time_and_what_was_not() -> None:
+    """The times of two first rows are over when the input ends."""
+    matches = logins("fff  o  f").match(BURST, within="6m", after_match="past_last_row").timed_out_to(OVER)
+    found = matches.select(fails=col("fails").count(), ok=col("ok.amount"), first=col("fails.amount").first())
+    assert found.collect().rows() == [(3, 5.0, 0.0)]
+    assert found.side(OVER).collect().rows() == [(1, None, 8.0)]
+
+
+@pytest.mark.parametrize(
+    ("after_match", "expected"),
+    [
+        ("no_skip", [(3, 0.0), (4, 0.0), (3, 1.0)]),
+        ("to_next", [(4, 0.0), (3, 1.0)]),
+        ("past_last_row", [(4, 0.0)]),
+        (("to_last", "fails"), [(4, 0.0)]),
+        (("to_first", "ok"), [(4, 0.0)]),
+    ],
+)
+def test_where_the_search_goes_on(after_match: Any, expected: list[tuple[int, float]]) -> None:
+    found = logins("ffffo").match(BURST, after_match=after_match)
+    rows = found.select(fails=col("fails").count(), first=col("fails.amount").first()).collect().rows()
+    assert sorted(rows, key=lambda row: (row[1], row[0])) == expected
+
+
+def test_nothing_happens_for_a_time() -> None:
+    quiet = Pattern.begin("fail", col("status") == "fail").not_followed_by("ok", col("status") == "ok")
+    found = logins("f o  f   o  f").match(quiet, within="4m").select("amount")
+    assert found.collect().rows() == [(5.0,), (12.0,)]
+
+
+def test_results_have_the_time_at_which_they_are_decided() -> None:
+    """So that none of them is late behind."""
+    quiet = Pattern.begin("fail", col("status") == "fail").not_followed_by("ok", col("status") == "ok")
+    found = logins("fxxxxxx").match(quiet, within="4m").select("amount")
+    node = found._node
+    harness = OperatorHarness(node)
+    rows = [("u", "fail", 1.0, START, 0), ("u", "x", 2.0, START, 600 * SECOND)]
+    frame = pl.DataFrame(rows, {**node.inputs[0].schema.polars(), EVENT_TIME: pl.Int64()}, orient="row")
+    harness.frame(frame)
+    harness.watermark(239 * SECOND)
+    assert harness.collected.frames == []
+    harness.watermark(240 * SECOND - 1)
+    assert [row for each in harness.collected.frames for row in each.iter_rows()] == [(1.0, 240 * SECOND - 1)]
+
+
+@dataclass
+class Odd:
+    key: str
+    price: Any
+    tags: list[str]
+    day: Any
+    at: datetime
+
+
+def test_columns_of_every_type_are_kept_with_partial_matches() -> None:
+    import pyarrow as pa
+
+    schema = pa.schema(
+        [("key", pa.string()), ("price", pa.decimal128(12, 2)), ("tags", pa.list_(pa.string())), ("day", pa.date32()),
+         ("at", pa.timestamp("us", "UTC")), ("long", pa.duration("us")), ("yes", pa.bool_()),
+         ("both", pa.struct([("a", pa.int64())]))]
+    )  # fmt: skip
+    rows = [
+        {"key": "k", "price": Decimal(n) / 4, "tags": ["x"] * n, "day": START.date(), "at": START + timedelta(n),
+         "long": timedelta(n), "yes": n > 1, "both": {"a": n}}
+        for n in range(1, 4)
+    ]  # fmt: skip
+    pattern = Pattern.begin("low").next("high", (col("price") > col("low.price")) & (col("long") > col("low.long")))
+    stream = Pipeline("p").read(iterables.Source(rows, schema=schema, event_time="at")).key_by("key").match(pattern)
+    found = stream.select(
+        "low.price", "low.tags", "low.day", "low.at", "low.long", "low.yes", "low.both", sum=col("price").sum()
+    )
+    harness = OperatorHarness(found._node, max_parallelism=8)
+    source = found._node.inputs[0].schema.polars()
+    frame = pl.DataFrame(rows, schema=source).with_columns(pl.col("at").to_physical().alias(EVENT_TIME))
+    harness.frame(frame.head(1))
+    harness.watermark(frame[EVENT_TIME][0])
+    harness = harness.restored(harness.freeze()(), 2)
+    harness.frame(frame.tail(2))
+    harness.watermark(MAX_WATERMARK)
+    seen = [row[:-1] for each in harness.collected.frames for row in each.iter_rows()]
+    expected = [
+        (*(row[name] for name in source if name != "key"), row["price"] * 2 + Decimal("0.25")) for row in rows[:2]
+    ]
+    order = ["price", "tags", "day", "at", "long", "yes", "both"]
+    assert seen == [(*(row[name] for name in order), row["price"] * 2 + Decimal("0.25")) for row in rows[:2]], expected
+    assert isinstance(found.schema.field("sum").type, DecimalType)
+
+
+A = Pattern.begin("a", col("status") == "fail")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda s: s.match(A).select("b.at"), "no rows of the pattern are called 'b'; did you mean 'a'|there are: a"),
+        (lambda s: s.match(A).select("amnt"), "there is no column 'amnt'; did you mean 'amount'"),
+        (lambda s: s.match(A).select(x=col("a")), r"'a' are rows; write col\('a.column'\)"),
+        (lambda s: s.match(A).select(), "name at least one"),
+        (lambda s: s.match(A.next("a", col("status") == "ok")).select("user"), "two parts are called 'a'"),
+        (lambda s: s.match(A.next("no name")).select("user"), "'no name' cannot be the name of a part"),
+        (lambda s: s.match(Pattern.begin("user")).select("user"), "'user' is a column"),
+        (lambda s: s.match(Pattern.begin("b", optional=True)).select("user"), "could match no row at all"),
+        (lambda s: s.match(A.next("b", col("amount"))).select("user"), "float64, not boolean"),
+        (lambda s: s.match(A.next("b", col("a.amount").std() > 1)).select("user"), "a condition cannot ask for"),
+        (lambda s: s.match(A.not_followed_by("b", col("amount") > 1)).select("user"), "needs a time; give within="),
+        (lambda s: s.match(A, within="0s").select("user"), "within"),
+        (lambda s: s.match(A).timed_out_to(OVER).select("user"), "timed_out_to is for patterns with a time"),
+        (lambda s: s.match(A, within="1m").timed_out_to(OVER).late_to(OVER).select("user"), "the same tag"),
+        (lambda s: s.match(A, after_match=("to_last", "b")).select("user"), "after_match names 'b'"),
+        (lambda s: s.match(A.next("b")).select(x=(col("a.amount") + col("b.amount")).sum()), "of the rows of a, b"),
+        (lambda s: s.match(A.next(Pattern.begin("b", optional=True), times=2)).select("user"), "all of it is optional"),
+        (lambda s: Pattern.begin("b", times=(3, 2)), "cannot occur"),
+        (lambda s: Pattern.begin(A, col("amount") > 1), "a group has no condition"),
+        (lambda s: Pattern.begin(A, times=2, greedy=True), "greedy= is for rows"),
+        (lambda s: Pattern.any_of(A), "two patterns or more"),
+        (lambda s: s.match(A).agg(n=count()), "agg"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_matched_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(PipelineError, match=message):
+        make(logins("f"))
+
+
+def test_rows_without_event_time_have_no_order() -> None:
+    with pytest.raises(PipelineError, match="match: the stream has no event time"):
+        Pipeline("p").read(iterables.Source([Login("u", "x", 1.0, START)])).key_by("user").match(A).select("user")
