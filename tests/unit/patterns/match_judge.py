@@ -24,6 +24,8 @@ class Step:
     guards: tuple[tuple[Any, bool], ...]
     within_us: int | None
     until: Any
+    greedy: tuple[Step, ...]
+    """Further occurrences, which must not come first."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Word:
 
     steps: tuple[Step, ...] = ()
     guards: tuple[tuple[Any, bool], ...] = ()
-    greedy: tuple[tuple[Any, bool], ...] = ()
+    greedy: tuple[Step, ...] = ()
 
 
 def words(
@@ -58,10 +60,12 @@ def part_words(part: Part, word: Word, most: int) -> Iterator[Word]:
         return
     waiting, number = [(word, part.contiguity)], 0
     while waiting:
-        for each, _ in waiting if number >= times.least else ():
+        for each, near in waiting if number >= times.least else ():
             more = times.most is None or number < times.most
-            greedy = times.greedy and more and number > 0 and isinstance(body, Variable)
-            yield replace(each, greedy=(*each.greedy, (body.condition, times.contiguity == "next"))) if greedy else each
+            if times.greedy and more and isinstance(body, Variable):
+                yield replace(each, greedy=(*each.greedy, step_of(part, body, near, each, number)))
+            else:
+                yield each
         if number == times.most or number > most:
             return
         waiting = [
@@ -74,16 +78,22 @@ def part_words(part: Part, word: Word, most: int) -> Iterator[Word]:
 
 def body_words(part: Part, near: str, word: Word, most: int, number: int) -> Iterator[Word]:
     body, until = part.body, part.times.until
+    if isinstance(body, Variable):
+        if len(word.steps) < most:
+            yield Word((*word.steps, step_of(part, body, near, word, number)))
+        return
+    assert not isinstance(body, Forbidden)
     if until is not None and number:
         word = replace(word, guards=(*word.guards, (until, False)))
-    if isinstance(body, Variable):
-        guards = (*word.guards, *word.greedy)
-        step = Step(body.name, body.condition, near, guards, part.within_us, until)
-        if len(word.steps) < most:
-            yield Word((*word.steps, step))
-        return
     for group in body.groups if isinstance(body, Alternatives) else (body,):
         yield from words(group, word, most, near, part.within_us)
+
+
+def step_of(part: Part, body: Variable, near: str, word: Word, number: int) -> Step:
+    """One more occurrence of a variable, behind so many."""
+    until = part.times.until
+    guards = word.guards if until is None or not number else (*word.guards, (until, False))
+    return Step(body.name, body.condition, near, guards, part.within_us, until, word.greedy)
 
 
 def matches(
@@ -99,25 +109,34 @@ def matches(
             if all(_free(range(last + 1, behind.stop), guard, rows, fulfils, taken) for guard in end.guards):
                 found.add(taken)
             return
-        step, rest = steps[0], steps[1:]
-        wants = lambda n: (  # noqa: E731
-            fulfils(step.condition, rows[n], taken)
-            and not (step.until is not None and fulfils(step.until, rows[n], taken))
-        )
+        for number in takes(steps[0], taken):
+            go_on(steps[1:], end, (*taken, (number, steps[0].name)))
+
+    def takes(step: Step, taken: Found) -> list[int]:
+        """The rows that may come next."""
+        last = taken[-1][0] if taken else -1
+        greedy = {number for each in step.greedy for number in takes(each, taken)}
+        able: list[int] = []
         for number in range(last + 1, len(rows)):
             if taken:
                 if within is not None and times[number] - times[taken[0][0]] >= within:
-                    return
+                    break
                 if step.within_us is not None and times[number] - times[last] >= step.within_us:
-                    return
+                    break
                 if not all(_free(range(last + 1, number + 1), guard, rows, fulfils, taken) for guard in step.guards):
-                    return
+                    break
                 if step.contiguity == "next" and number > last + 1:
-                    return
-            if wants(number):
-                go_on(rest, end, (*taken, (number, step.name)))
+                    break
+            if number in greedy:
+                if taken:
+                    break
+                continue
+            if fulfils(step.condition, rows[number], taken):
+                if step.until is None or not fulfils(step.until, rows[number], taken):
+                    able.append(number)
                 if taken and step.contiguity != "followed_by_any":
-                    return
+                    break
+        return able
 
     for word in {*words(pattern, Word(), len(rows))}:
         if word.steps:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from match_judge import Found, matches, passed_by
 
+from penstock.api.patterns import Pattern
 from penstock.errors import PipelineError
 from penstock.expressions import Expr, col
 from penstock.functions.patterns.automaton import Automaton, compiled
@@ -91,7 +93,7 @@ class RandomPattern:
         chance = self.chance
         if chance.random() < 0.4:
             return Times()
-        least = chance.randrange(1 if first else 0, 3)
+        least = chance.randrange(1 if first and chance.random() < 0.8 else 0, 3)
         most = chance.choice([None, max(least, 1), least + 1])
         until = chance.choice([None, None, None, self.condition()])
         return Times(least, most, chance.choice(NEAR), greedy, until)
@@ -159,3 +161,15 @@ def test_matches_are_those_of_the_definition(seed: int, skip: Any) -> None:
         passed = passed_by(match, strategy)
         left = {each for each in left if each[0][0] >= passed}
     assert left == set()
+
+
+@pytest.mark.parametrize(
+    ("letters", "found"), [("ac", ["ac"]), ("abc", []), ("abbc", ["abbc"]), ("bbc", []), ("acb", ["ac"])]
+)
+def test_what_is_optional_and_greedy_is_left_out_only_if_no_row_of_it_comes_first(
+    letters: str, found: list[str]
+) -> None:
+    some = Pattern.begin("A", OF["a"]).followed_by("B", OF["b"], times=(2, None), optional=True, greedy=True)
+    automaton = compiled(some.followed_by("C", OF["c"]).group)
+    told, _ = played(search_of(automaton), [*enumerate(letters)], random.Random(0), None)
+    assert ["".join(letters[number] for number, _ in match) for match in told] == found

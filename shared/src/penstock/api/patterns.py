@@ -70,7 +70,8 @@ class Pattern:
             optional: whether there may be none of them.
             repeated: how near one occurrence is to the one before: `"next"` (Flink's `consecutive`), `"followed_by"`, or
                 `"followed_by_any"` (Flink's `allowCombinations`).
-            greedy: whether the pattern goes on only if no further occurrence comes first.
+            greedy: whether the pattern goes on only if no further occurrence comes first; without any, too, if they are
+                optional.
             until: a row that fulfils it ends the occurrences, and is none itself.
 
         Raises:
@@ -181,7 +182,7 @@ def _part(
     often = Times(0 if optional else least, most, repeated, greedy, until)
     if optional and least > 1:
         many = Part(body, contiguity, replace(often, least=least))
-        return Part(Group((many,)), contiguity, Times(0, 1), _within(within))
+        return Part(Group((many,)), contiguity, Times(0, 1, greedy=greedy), _within(within))
     return Part(body, contiguity, often, _within(within))
 
 

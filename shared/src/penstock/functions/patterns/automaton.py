@@ -3,8 +3,8 @@
 There are no states between rows, as in Glushkov's construction: a partial match is a position, which its last row has,
 and the edges that are still open to it. What Flink's NFA says by edges that take, ignore and proceed is said by an edge:
 how near its row has to be, and which rows must not come before. An edge is closed by a row that it cannot take if that
-has to be next, by a row that fulfils one of its guards, and by a row that it takes, unless any later one would do. So a
-partial match is never copied for what it ignores.
+has to be next, by a row that fulfils one of its guards, by a row that an edge takes to which it yields, and by a row that
+it takes, unless any later one would do. So a partial match is never copied for what it ignores.
 
 `times(3, None)` is three positions, of which the last has an edge to itself.
 """
@@ -56,6 +56,9 @@ class Edge:
     contiguity: Contiguity
     guards: tuple[Guard, ...] = ()
     within_us: int | None = None
+    yields_to: tuple[int, ...] = ()
+    """Positions of further occurrences of parts that are greedy: a row that an edge to one of them takes closes this one.
+    Those edges are tried before it."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +138,8 @@ class _End:
 
     position: int
     guards: tuple[Guard, ...] = ()
-    greedy: tuple[Guard, ...] = ()
-    """Those of further occurrences, which hold nobody back at the end of the pattern."""
+    yields_to: tuple[int, ...] = ()
+    """Further occurrences, which hold nobody back at the end of the pattern."""
 
 
 @dataclass
@@ -173,21 +176,21 @@ class _Builder:
             return self._guarded(ends, part.body)
         times = part.times
         until = None if times.until is None else self._condition(times.until)
-        left = [*ends] if times.least == 0 else []
-        contiguity = part.contiguity
+        left: list[_End] = []
+        behind, contiguity = [*ends], part.contiguity
         last = max(times.least, 1) if times.most is None else times.most
         for number in range(1, last + 1):
-            behind = self._body(part, (*path, number), ends, contiguity, until)
+            before, behind = behind, self._body(part, (*path, number), ends, contiguity, until)
             if last > 1 or times.most is None:
                 self._check_rows(part, ends, behind)
-            more = times.most is None or number < times.most
-            if number >= times.least:
-                left += [self._greedy(end, part) for end in behind] if more and times.greedy else behind
+            if number > times.least:
+                left += self._yielding(before, part, (*path, number))
             contiguity = times.contiguity
             ends = behind if until is None else [_with(end, Guard(until, immediately=False)) for end in behind]
-        if times.most is None:
-            self._body(part, (*path, last), ends, times.contiguity, until)
-        return left
+        if times.most is not None:
+            return left + behind
+        self._body(part, (*path, last), ends, times.contiguity, until)
+        return left + self._yielding(behind, part, (*path, last))
 
     def _check_rows(self, part: Part, ends: Sequence[_End], behind: Sequence[_End]) -> None:
         """An occurrence without any row could be repeated for ever."""
@@ -212,7 +215,7 @@ class _Builder:
                         )
                 for end in ends:
                     within_us = None if end.position == START else part.within_us
-                    self.connect(end, Edge(number, contiguity, (*end.guards, *end.greedy), within_us))
+                    self.connect(end, Edge(number, contiguity, end.guards, within_us, end.yields_to))
                 return [_End(number)]
             case Group() as group:
                 return self.group(group, path, ends, contiguity, part.within_us)
@@ -235,10 +238,14 @@ class _Builder:
             )
         return found
 
-    def _greedy(self, end: _End, part: Part) -> _End:
-        assert isinstance(part.body, Variable)
-        guard = Guard(self._condition(part.body.condition), part.times.contiguity == "next")
-        return replace(end, greedy=(*end.greedy, guard))
+    def _yielding(self, ends: Sequence[_End], part: Part, path: _Path) -> list[_End]:
+        """Ends behind which the match goes on only if the occurrence at `path` does not come first, if that is greedy."""
+        if not part.times.greedy:
+            return [*ends]
+        body = part.body
+        while isinstance(body, Group):  # one variable, which is repeated, and optional as a whole
+            body, path = body.parts[0].body, (*path, 0, 1)
+        return [replace(end, yields_to=(*end.yields_to, self._known[path])) for end in ends]
 
     def _condition(self, condition: Expr | None) -> int:
         for number, known in enumerate(self.conditions):

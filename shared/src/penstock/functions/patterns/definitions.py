@@ -63,9 +63,10 @@ class Times:
     contiguity: Contiguity = "followed_by"
     """Of one occurrence and the next."""
     greedy: bool = False
-    """Whether a match goes on behind the part only if no further occurrence comes first."""
+    """Whether a match goes on behind the part only if no further occurrence comes first, which may be the first one."""
     until: Expr | None = None
-    """A row that fulfils it is no occurrence, and none follows it."""
+    """A row that fulfils it is no occurrence, and none follows those before it. Before the first one it ends them if it
+    would have been that one, unless any later row would do."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -130,7 +130,9 @@ class KeySearch:
                 partial.append(each._replace(open=still_open, fresh=False))
         entered: set[int | None] = set()
         for edge in self._search.automaton.edges[START]:
-            if edge.target not in entered and self._takes(edge, row, self._search.remembered):
+            if edge.target in entered or not entered.isdisjoint(edge.yields_to):
+                continue
+            if self._takes(edge, row, self._search.remembered):
                 entered.add(edge.target)
                 self._enter(edge, row, None, row, partial, complete)
         self.partial = partial
@@ -143,7 +145,7 @@ class KeySearch:
             bit = 1 << place
             if not still_open & bit:
                 continue
-            if self._is_closed(edge, each, row):
+            if self._is_closed(edge, each, row) or any(entered >> position & 1 for position in edge.yields_to):
                 still_open ^= bit
             elif edge.target is None:
                 if all(guard.immediately for guard in edge.guards):
@@ -155,9 +157,17 @@ class KeySearch:
                     entered |= 1 << edge.target
                 if edge.contiguity != "followed_by_any":
                     still_open ^= bit
-            elif edge.contiguity == "next":
+            elif edge.contiguity == "next" or self._is_ended(edge, each, row):
                 still_open ^= bit
         return still_open
+
+    def _is_ended(self, edge: Edge, each: Partial, row: Row) -> bool:
+        """Whether the row would be the next occurrence if it did not end the occurrences."""
+        assert edge.target is not None
+        position = self._search.automaton.positions[edge.target]
+        if position.until is None or edge.contiguity == "followed_by_any":
+            return False
+        return self._search.fulfils(position.condition, row, each.last.memory)
 
     def _is_closed(self, edge: Edge, each: Partial, row: Row) -> bool:
         if edge.within_us is not None and row.time - each.last.row.time >= edge.within_us:
