@@ -1,7 +1,6 @@
-"""Fraud: a small payment that is followed within a minute by a large one, as the next of the same account.
+"""Fraud: a small payment that is followed in less than a minute by a large one, as the next of the same account.
 
-This is the job of Flink's tutorial on fraud detection: a `KeyedProcess` remembers that the last payment was small, and
-a timer makes it forget after a minute.
+This is the job of Flink's tutorial on fraud detection, as a pattern of two rows: see docs/patterns.md.
 """
 
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from penstock import KeyedContext, KeyedProcess, Pipeline, ValueState, param
+from penstock import Pattern, Pipeline, col, param
 from penstock.connectors import files, generate
 
 START_US = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1_000_000)
@@ -27,14 +26,6 @@ class Payment:
     at: datetime
 
 
-@dataclass
-class Alert:
-    account: int
-    tried: datetime
-    euros: float
-    at: datetime
-
-
 def payments(numbers: NDArray[np.int64]) -> pl.DataFrame:
     """A payment per second: of a hundred accounts, from ten cents to a thousand euros."""
     return pl.DataFrame(
@@ -46,23 +37,7 @@ def payments(numbers: NDArray[np.int64]) -> pl.DataFrame:
     )
 
 
-class SmallThenLarge(KeyedProcess[Payment, Alert]):
-    tried = ValueState(datetime)
-
-    def on_row(self, row: Payment, ctx: KeyedContext[Alert]) -> None:
-        tried = self.tried.get()
-        if tried is not None:
-            if row.euros > LARGE_EUROS:
-                ctx.emit(Alert(row.account, tried, row.euros, row.at))
-            ctx.delete_event_timer(tried + WITHIN)
-            self.tried.clear()
-        if row.euros < SMALL_EUROS:
-            self.tried.set(row.at)
-            ctx.event_timer(row.at + WITHIN)
-
-    def on_timer(self, at: datetime, ctx: KeyedContext[Alert]) -> None:
-        self.tried.clear()
-
+TRIAL = Pattern.begin("small", col("euros") < SMALL_EUROS).next("large", col("euros") > LARGE_EUROS)
 
 p = Pipeline("fraud")
 
@@ -73,7 +48,8 @@ p = Pipeline("fraud")
         )
     )
     .key_by("account")
-    .process(SmallThenLarge())
+    .match(TRIAL, within=WITHIN)
+    .select("account", tried=col("small.at"), euros=col("large.euros"), at=col("large.at"))
     .write(files.Sink(param("out", "out/fraud"), existing="replace"))
 )
 

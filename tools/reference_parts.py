@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, get_origin
 import penstock
 from penstock import testing
 from penstock.api import connected_streams, keyed_streams, stream, update_streams, verbs, windowed_streams
+from penstock.api.patterns import Pattern
 from penstock.api.pipeline import DeclaredPipeline
 from penstock.connectors import declaring, lookups
 from penstock.expressions import constructors
@@ -244,6 +245,17 @@ its end. More in [windows](windows.md).
         "Rows beside the rows before them",
         "`key_by(...).over(...)`, SQL's OVER: moving averages, running sums, row numbers.",
         (*_verbs(keyed_streams.OverStream), *_verbs(update_streams.OverUpdates), *_of("row_number", "lag", "lead")),
+    ),
+    Part(
+        "Patterns",
+        "`key_by(...).match(...)`, Flink's CEP: rows of a key that follow each other. More in [patterns](patterns.md).",
+        (
+            *_of("Pattern"),
+            ("Pattern.begin", Pattern.begin),
+            ("Pattern.any_of", Pattern.any_of),
+            *_verbs(Pattern),
+            *_verbs(keyed_streams.MatchedStream),
+        ),
     ),
     Part(
         "Event time and watermarks",

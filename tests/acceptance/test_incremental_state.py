@@ -13,12 +13,12 @@ from tests.lanes import VARIABLE
 
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests" / "unit" / "task"
-PARTS = {"changes": 140, "joins": 145, "windows": 55}
+PARTS = {"changes": 140, "joins": 145, "windows": 100}
 """A third of the operators each, so that no process is left alone with them, and how many tests they have at least."""
 OPERATORS = {
     "changes": ("changes", "final", "running", "top_and_deduplicate", "top_changes"),
     "joins": ("joins", "regular_joins"),
-    "windows": ("sessions", "temporal_filter", "window_changes", "windows"),
+    "windows": ("match", "sessions", "sort", "temporal_filter", "window_changes", "windows"),
 }
 
 

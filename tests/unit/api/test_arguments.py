@@ -25,6 +25,7 @@ from penstock import (
     KeyedCoProcess,
     KeyedProcess,
     OutputTag,
+    Pattern,
     Pipeline,
     PipelineError,
     Process,
@@ -124,6 +125,8 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "WindowedStream": lambda: read().key_by("auction").window(tumbling("1s")),
     "LateWindowedStream": lambda: read().key_by("auction").window(tumbling("1s")).allowed_lateness("1s"),
     "OverStream": lambda: read().key_by("auction").over(),
+    "MatchedStream": lambda: read().key_by("auction").match(Pattern.begin("first")),
+    "Pattern": lambda: Pattern.begin("first"),
     "UpsertStream": lambda: read().key_by("auction").agg(n=penstock.count()),
     "SourceUpdates": lambda: Pipeline("p").read(kafka.ChangeSource("t", key="auction", schema=Bid)),
     "KeyedUpdates": lambda: read().key_by("auction").agg(n=penstock.count()).key_by("n"),
@@ -176,7 +179,8 @@ def sample(hint: Any) -> Any:
         "Iterable": list, "Sequence": list, "Mapping": dict, "type": lambda: Bid, "Content": lambda: (lambda n: n),
         "DataFrame": lambda: "a.table",
         "Accumulator": Sum, "KafkaSettings": KafkaSettings, "WindowFunction": lambda: (lambda key, window, rows: rows),
-        "TumblingWindow": lambda: tumbling("1s"), "Callable": lambda: (lambda *given: given[0]),
+        "TumblingWindow": lambda: tumbling("1s"), "Pattern": lambda: Pattern.begin("first"),
+        "Callable": lambda: (lambda *given: given[0]),
     }  # fmt: skip
     if origin is typing.Literal:
         return arguments[0]

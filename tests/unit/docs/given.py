@@ -14,7 +14,7 @@ from typing import Any, Final
 import redis as redis_client
 
 import penstock
-from penstock import Pipeline, count, tumbling
+from penstock import Pattern, Pipeline, count, tumbling
 from penstock.connectors import files, http, iceberg, iterables, kafka, opensearch, postgres, sqlite
 from penstock.connectors import redis as redis_connector
 from penstock.settings import Secret
@@ -136,6 +136,18 @@ def _iceberg() -> dict[str, Any]:
     return found | {"per_minute": per_minute}
 
 
+@dataclass
+class Login:
+    user: str
+    status: str
+    at: datetime
+
+
+def _patterns() -> dict[str, Any]:
+    read = Pipeline("logins").read(iterables.Source([], schema=Login, event_time="at"))
+    return everything() | {"logins": read, "Pattern": Pattern}
+
+
 GIVEN: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "docs/async.md": _async,
     "docs/changes.md": everything,
@@ -145,6 +157,7 @@ GIVEN: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "docs/joins.md": everything,
     "docs/postgres.md": everything,
     "docs/opensearch.md": everything,
+    "docs/patterns.md": _patterns,
     "docs/redis.md": everything,
     "docs/sql.md": everything,
     "docs/sqlite.md": everything,

@@ -4,17 +4,17 @@ Where ours is another result than Flink's, the expectation stays Flink's and `DI
 
 What is left out, and why:
 
-* `throwExceptionOnMiss`: a strategy that finds no row to skip to skips nothing, always.
-* `NFACompilerTest`, `PatternTest`, `DeweyNumberTest`, `SharedBufferTest`, `NFAStateAccessTest`, `NFAStatusChangeITCase`
+* throwExceptionOnMiss: a strategy that finds no row to skip to skips nothing, always.
+* NFACompilerTest, PatternTest`, DeweyNumberTest, SharedBufferTest, NFAStateAccessTest`, NFAStatusChangeITCase`
   and serializers: insides of Flink's automaton, which ours has no counterpart of.
-* `testNFAResultKeyOrdering`: the order of keys in a Java map.
-* `WithinType.PREVIOUS_AND_CURRENT` is `within=` of a part; partial matches that end by it are not told as timed out
-  (`testSimplePatternWithTimeoutHandlingWithinPreviousAndCurrent` is here for its matches alone), and the end of a pattern
-  waits for the time of the whole match (`testPendingStateMatchesWithinPreviousAndCurrent`,
-  `testNotFollowedByWithinPreviousAndCurrentAtEnd`, `test...ClearingBufferWithinPreviousAndCurrent`).
-* `NFAIterativeConditionTimeContextTest`: conditions that ask for the processing time.
-* `testGreedyZeroOrMoreConsecutiveEndWithOptional`: a test of old versions; Flink forbids what is optional behind what is
-  greedy since. Two tests of such patterns that end otherwise are here: `testGreedyZeroOrMoreBeforeOptional`.
+* testNFAResultKeyOrdering: the order of keys in a Java map.
+* WithinType.PREVIOUS_AND_CURRENT is `within=` of a part; partial matches that end by it are not told as timed out
+  (testSimplePatternWithTimeoutHandlingWithinPreviousAndCurrent is here for its matches alone), and the end of a pattern
+  waits for the time of the whole match (testPendingStateMatchesWithinPreviousAndCurrent,
+  testNotFollowedByWithinPreviousAndCurrentAtEnd, test...ClearingBufferWithinPreviousAndCurrent).
+* NFAIterativeConditionTimeContextTest: conditions that ask for the processing time.
+* testGreedyZeroOrMoreConsecutiveEndWithOptional: a test of old versions; Flink forbids what is optional behind what is
+  greedy since. Two tests of such patterns that end otherwise are here: testGreedyZeroOrMoreBeforeOptional.
 """
 
 from __future__ import annotations

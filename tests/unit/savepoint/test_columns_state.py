@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from stored import UID, export
 
-from penstock import Pipeline, col, count, savepoint
+from penstock import Pattern, Pipeline, col, count, savepoint
 from penstock.cli.state import ShowState, state_command
 from penstock.connectors import collecting, iterables
 from penstock.core.batches import EVENT_TIME
@@ -18,6 +18,7 @@ from penstock.functions.windows.definitions import RETRACTED
 from penstock.plan.logical import Node
 from penstock.plan.operations.aggregate_changes import AggregateChanges
 from penstock.plan.operations.join import Join
+from penstock.plan.operations.match_rows import MatchRows
 from penstock.plan.operations.over import Over
 from penstock.plan.operations.over_current import OverCurrent
 from penstock.plan.operations.regular_join import RegularJoin
@@ -32,7 +33,7 @@ AT_ONCE, LATER = 1, 50
 OPERATIONS = {
     "as-of join": Join, "join in time": Join, "join by key": RegularJoin, "over": Over, "top": Top,
     "min of changes": AggregateChanges, "top of changes": Top, "over changes": OverCurrent,
-    "temporal filter": TemporalFilter, "sort": Sort, "copies of changes": AggregateChanges,
+    "temporal filter": TemporalFilter, "sort": Sort, "match": MatchRows, "copies of changes": AggregateChanges,
 }  # fmt: skip
 
 
@@ -58,6 +59,9 @@ def node_of(verb: str) -> Node:
             stream = left.key_by("key").over().with_columns(total=col("value").sum())
         case "temporal filter":
             stream = left.key_by("key").top(1, by="value").temporal_filter(valid_until=col("at") + timedelta(hours=1))
+        case "match":
+            never = Pattern.begin("low").followed_by("high", col("value") < 0)
+            stream = left.key_by("key").match(never).select("key", "low.at")
         case "sort":
             stream = left.sort("value")
         case "top":

@@ -68,8 +68,8 @@ class Pattern:
             condition: what they fulfil; every row does if it is not given.
             times: how often they occur: a number, or the least and the greatest one, `(2, None)` for two or more.
             optional: whether there may be none of them.
-            repeated: how near one occurrence is to the one before: `"next"` (Flink's `consecutive`), `"followed_by"`, or
-                `"followed_by_any"` (Flink's `allowCombinations`).
+            repeated: how near one occurrence is to the one before: `"next"` (Flink: consecutive), `"followed_by"`, or
+                `"followed_by_any"` (Flink: all combinations).
             greedy: whether the pattern goes on only if no further occurrence comes first; without any, too, if they are
                 optional.
             until: a row that fulfils it ends the occurrences, and is none itself.
