@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from penstock.core.batches import EVENT_TIME, WATERMARK
-from penstock.core.times import MAX_WATERMARK
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.plan.logical import Node
 from penstock.plan.operations.sort import Sort
 from penstock.state.freezes import Freezes
@@ -32,6 +32,10 @@ _TIME: Final = "__time"
 """The event time of a row that waits for the end of the input, where `EVENT_TIME` is its place in the order."""
 
 
+_ARRIVAL: Final = "__arrival"
+"""Int64: how many rows came before; snapshots do not keep the order in which rows arrived."""
+
+
 class SortOperator(PassingOperator):
     """`sort` of facts."""
 
@@ -45,6 +49,7 @@ class SortOperator(PassingOperator):
         self._order = RowOrder(operation.by, source.schema, "sort")
         self._late = LateRows(node, node.schema)
         self._waiting = WaitingRows(Freezes())
+        self._arrived = 0
         self._context: OperatorContext
         self._watermarks: GroupWatermarks
 
@@ -53,6 +58,7 @@ class SortOperator(PassingOperator):
         self._watermarks = GroupWatermarks(context, self._keys.names, restored)
         self._waiting.lies_in(context.local_state)
         for _, _, rows in decode_segments(restored.keyed if restored else (), self._operator, _KIND, self._keys):
+            self._arrived = max(self._arrived, cast("int", rows[_ARRIVAL].max()) + 1)
             # Some of a full run were sent, perhaps, before the newest delta was written.
             reached = self._watermarks.at_rows(rows)
             if self._by_event_time:
@@ -61,7 +67,9 @@ class SortOperator(PassingOperator):
                 self._waiting.add(self._placed(rows))
 
     def process(self, frame: pl.DataFrame, output: Output) -> None:
-        frame = frame.drop(WATERMARK, strict=False)
+        arrivals = pl.int_range(self._arrived, self._arrived + frame.height, dtype=pl.Int64).alias(_ARRIVAL)
+        self._arrived += frame.height
+        frame = frame.drop(WATERMARK, strict=False).with_columns(arrivals)
         if not self._by_event_time:
             self._waiting.add(self._placed(frame.rename({EVENT_TIME: _TIME}) if self._timed else frame))
             return
@@ -72,8 +80,10 @@ class SortOperator(PassingOperator):
         self._waiting.add(frame)
 
     def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Rows with their places in the order as the time for which they wait."""
-        return rows.with_columns((~self._order.coarse(rows.select(self._order.columns))).alias(EVENT_TIME))
+        """Rows with their places in the order as the time for which they wait; no row waits for the least of all times,
+        which has passed from the beginning."""
+        places = ~self._order.coarse(rows.select(self._order.columns))
+        return rows.with_columns(places.clip(lower_bound=MIN_WATERMARK + 1).alias(EVENT_TIME))
 
     def run_background_slice(self) -> bool:
         return self._waiting.run_background_slice()
@@ -87,7 +97,7 @@ class SortOperator(PassingOperator):
         if not self._by_event_time and watermark != MAX_WATERMARK:
             return
         for due in self._waiting.due(reached):
-            rows = self._order.sorted(due.with_columns(self._order.columns), EVENT_TIME)
+            rows = self._order.sorted(due.with_columns(self._order.columns), EVENT_TIME, [_ARRIVAL])
             output.rows(self._sent(rows))
             yield
 
