@@ -303,9 +303,8 @@ OVER: OutputTag[Any] = OutputTag("over")
 
 
 def matched(p: Pipeline, out: Path, rate: float | None) -> None:
-    """Patterns that look back, with everything that may become of matches; rows that are more than one."""
-    read = p.read(source(rate))
-    keyed = read.key_by("key")
+    """Patterns that look back, with everything that may become of matches."""
+    keyed = p.read(source(rate)).key_by("key")
     found = {"low": col("low.number"), "rows": col("more").count(), "end": col("end.number"), "sum": col("value").sum()}
     rises = keyed.match(RISES, within="40s").timed_out_to(OVER).select("key", **found).uid("rises")
     rises.write(files.Sink(out / "rises"))
@@ -313,6 +312,7 @@ def matched(p: Pipeline, out: Path, rate: float | None) -> None:
     quiet = Pattern.begin("high", col("value") > 60).not_followed_by("higher", col("value") > col("high.value"))
     quiet_rows = keyed.match(quiet, within="15s", after_match="past_last_row").select("key", "number", "value")
     quiet_rows.uid("quiet").write(files.Sink(out / "quiet"))
+    read = p.read(source(rate))
     one = read.filter(col("number") == 7).select("value")
     above = p.sql("SELECT number FROM events WHERE value > (SELECT value FROM one)", events=read, one=one)
     above.final().write(files.Sink(out / "above"))

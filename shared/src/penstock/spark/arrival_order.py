@@ -25,6 +25,7 @@ from penstock.plan.operations.read import Read
 from penstock.plan.operations.write import Write
 from penstock.spark.late_rows import late_rows_read
 from penstock.spark.native import NativeWindow
+from penstock.spark.replay import is_timed
 from penstock.spark.wire import StageEdge
 from penstock.task.operators.lateness import lateness_of
 
@@ -152,7 +153,7 @@ class ArrivalOrderAnalysis:
     def _order(self, vertex: JobVertex) -> str:
         if vertex.is_source or self.is_fed_in_arrival_order(vertex):
             return "rows come here as in their split"
-        if not vertex.inputs[0].event_time:
+        if not is_timed(vertex):
             return "rows come here split after split"
         ordered = all(self.plan.comes_in_order(self.plan.node(edge.link.source)) for edge in vertex.inputs)
         return "rows come here by event time" + (", as its sources say they do" if ordered else "")

@@ -33,11 +33,11 @@ class Inputs:
         Raises:
             ProtocolError: edges of one input have different columns.
         """
-        event_time = all(edge.event_time for edge in edges)
+        event_time = all(edge.event_time for edge in edges)  # else that of some rows is a column like others
         self._of = [edge.input for edge in edges]
         self._schemas: dict[int, pa.Schema] = {}
         for edge in edges:
-            schema = frame_schema(schema_from_json(edge.schema), event_time=event_time, watermarks=watermarks)
+            schema = frame_schema(schema_from_json(edge.schema), event_time=edge.event_time, watermarks=watermarks)
             if self._schemas.setdefault(edge.input, schema) != schema:
                 raise ProtocolError(f"{edge.vertex}: another input of the same operator has different columns")
         self._hidden = [name for name, there in ((EVENT_TIME, event_time), (WATERMARK, watermarks)) if there]

@@ -35,7 +35,7 @@ from penstock.spark.merging import merged_partials
 from penstock.spark.native import NativeWindow
 from penstock.spark.packing import Packing, divided, packs
 from penstock.spark.progress import split_reports
-from penstock.spark.replay import is_keyed
+from penstock.spark.replay import is_keyed, is_timed
 from penstock.spark.savepoints import RunState
 from penstock.spark.splits import RunBeginning, RunSplit
 from penstock.spark.stage import Attempt, StageTask, run_stage
@@ -268,7 +268,7 @@ def sort_order(vertex: JobVertex, *, by_arrival: bool = False) -> list[Column]:
     # Of a frame its first row's.
     ties = [functions.col(name) for name in (INPUT, FROM, SEQ)]
     group, moment = functions.col(GROUP).cast("long"), functions.col(EVENT_TIME)
-    match is_keyed(vertex), vertex.inputs[0].event_time:
+    match is_keyed(vertex), is_timed(vertex):
         case True, True:
             # A watermark may be the beginning of time.
             first = functions.greatest(moment, functions.lit(-(1 << 58))) if by_arrival else moment

@@ -36,7 +36,7 @@ class Replay:
     def __init__(self, work: TaskWork) -> None:
         edges = work.vertex.inputs
         self._work = work
-        self._event_time = edges[0].event_time
+        self._event_time = is_timed(work.vertex)
         producers = [work.plan.node(edge.link.source) for edge in edges]
         self._carries_watermarks = any(work.plan.carries_watermarks(node) for node in producers)
         self._lag = max(work.plan.watermark_lag_us(node) for node in producers)
@@ -164,6 +164,11 @@ def _pass_reports(batch: pa.RecordBatch, outputs: StageOutputs) -> pa.RecordBatc
     for report in reports.column(batch.schema.get_field_index(REPORT)):
         outputs.pass_on(report.as_py())
     return batch.filter(pa.array(output >= 0))
+
+
+def is_timed(vertex: JobVertex) -> bool:
+    """Whether all rows that come to a vertex have event time, so that it puts them in order."""
+    return bool(vertex.inputs) and all(edge.event_time for edge in vertex.inputs)
 
 
 def is_keyed(vertex: JobVertex) -> bool:
