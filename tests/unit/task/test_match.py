@@ -20,7 +20,7 @@ from penstock.api.patterns import skip_of
 from penstock.connectors import iterables
 from penstock.core.batches import EVENT_TIME
 from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
-from penstock.errors import PipelineError
+from penstock.errors import IncompatibleStateError, PipelineError
 from penstock.plan.building.keys import keyed
 from penstock.plan.building.matches import match_rows
 from penstock.plan.building.sources import read
@@ -207,15 +207,6 @@ def test_results_have_the_time_at_which_they_are_decided() -> None:
     assert [row for each in harness.collected.frames for row in each.iter_rows()] == [(1.0, 240 * SECOND - 1)]
 
 
-@dataclass
-class Odd:
-    key: str
-    price: Any
-    tags: list[str]
-    day: Any
-    at: datetime
-
-
 def test_columns_of_every_type_are_kept_with_partial_matches() -> None:
     import pyarrow as pa
 
@@ -252,6 +243,16 @@ def test_columns_of_every_type_are_kept_with_partial_matches() -> None:
 
 
 A = Pattern.begin("a", col("status") == "fail")
+
+
+def test_a_snapshot_with_other_columns_of_matched_rows_is_refused() -> None:
+    first, then = (logins("f").match(A.next("b")).select(*names)._node for names in (["a.amount"], ["a.status"]))
+    harness = OperatorHarness(first, max_parallelism=8)
+    source = first.inputs[0].schema.polars()
+    harness.frame(pl.DataFrame([("u", "fail", 1.0, START, 0)], {**source, EVENT_TIME: pl.Int64()}, orient="row"))
+    harness.watermark(0)
+    with pytest.raises(IncompatibleStateError, match="keeps other columns of matched rows"):
+        OperatorHarness(then, max_parallelism=8, restored=harness.freeze()())
 
 
 @pytest.mark.parametrize(

@@ -99,15 +99,6 @@ class Automaton:
         targets = ({edge.target for edge in edges if edge.target is not None} for edges in self.edges)
         return any(len({self.positions[each].name for each in some}) < len(some) for some in targets)
 
-    @property
-    def loops(self) -> bool:
-        """Whether matches may have any number of rows."""
-        return any(
-            edge.target is not None and edge.target <= position
-            for position, edges in enumerate(self.edges)
-            for edge in edges
-        )
-
 
 def compiled(pattern: Group) -> Automaton:
     """The automaton of a pattern.

@@ -20,6 +20,7 @@ import polars as pl
 
 from penstock.core.batches import EVENT_TIME, WATERMARK
 from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
+from penstock.errors import IncompatibleStateError
 from penstock.expressions import Expr, to_polars
 from penstock.functions.patterns.automaton import START
 from penstock.functions.patterns.looking_back import Evaluator, Remembered, remembering, schema_of
@@ -309,14 +310,22 @@ class MatchOperator(PassingOperator):
     def snapshot(self) -> OperatorSnapshot | None:
         waiting = [(epoch, map(self._stored, frames)) for epoch, frames in self._waiting.freeze()]
         beside = Beside(dict(self._stored(pl.DataFrame(schema=self._input)).schema), waiting)
-        return OperatorSnapshot(keyed=self._table.freeze({"kind": _KIND}, self._context, beside))
+        header = {"kind": _KIND, "state": {name: str(kind) for name, kind in self._table.types.items()}}
+        return OperatorSnapshot(keyed=self._table.freeze(header, self._context, beside))
 
     def _stored(self, rows: pl.DataFrame) -> pl.DataFrame:
         columns = [pl.col(name).alias(f"{_INPUT}{name}") for name in self._input if name not in self._by]
         return rows.select(*self._by, *columns, pl.lit(True).alias(_PENDING), pl.lit(1, pl.Int64).alias(COUNT))
 
     def _restore(self, restored: RestoredState) -> None:
-        for _, _, rows in decode_segments(restored.keyed, self._operator, _KIND, self._keys):
+        expected = {name: str(kind) for name, kind in self._table.types.items()}
+        for _, header, rows in decode_segments(restored.keyed, self._operator, _KIND, self._keys):
+            if header["state"] != expected:
+                raise IncompatibleStateError(
+                    f"operator {self._operator!r}: the snapshot keeps other columns of matched rows, because select(...) "
+                    "or a condition that looks back reads others now; restore it with those it had, or give the operator "
+                    "another uid"
+                )
             rows = canonical_keys(rows, self._keys)
             if _PENDING in rows.columns:
                 waits = pl.col(_PENDING).fill_null(False)
