@@ -116,6 +116,11 @@ def played(
 
     for number, (time, letter) in enumerate(rows):
         pass_time(time)
+        used = [each for each in automaton.conditions[1:] if each is not None]
+        everything = any(position.condition == 0 for position in automaton.positions[1:])
+        if automaton.may_leave_out and not everything and not any(holds(each, letter) for each in used):
+            told += [found_in(automaton, match) for match in one.pass_gap()]
+            continue
         told += [found_in(automaton, match) for match in one.take(row_of(automaton, number, time, letter))]
         if chance.random() < 0.3:
             kept, numbers = packed(one)

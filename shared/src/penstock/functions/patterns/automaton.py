@@ -94,6 +94,27 @@ class Automaton:
         )
 
     @cached_property
+    def all_open(self) -> tuple[int, ...]:
+        """Of every position a bit for each edge."""
+        return tuple((1 << len(edges)) - 1 for edges in self.edges)
+
+    @cached_property
+    def ends(self) -> tuple[int, ...]:
+        """Of every position the edges at which a match is complete, as bits."""
+        return tuple(_bits(edge.target is None for edge in edges) for edges in self.edges)
+
+    @cached_property
+    def strict(self) -> tuple[int, ...]:
+        """Of every position the edges that only the next row can take, as bits."""
+        return tuple(_bits(edge.contiguity == "next" for edge in edges) for edges in self.edges)
+
+    @cached_property
+    def may_leave_out(self) -> bool:
+        """Whether a row that fulfils no condition only makes a gap: no match is complete because it comes."""
+        ends = (edge for edges in self.edges for edge in edges if edge.target is None)
+        return not any(all(guard.immediately for guard in edge.guards) for edge in ends)
+
+    @cached_property
     def is_ambiguous(self) -> bool:
         """Whether the same rows may have the same names in several ways."""
         targets = ({edge.target for edge in edges if edge.target is not None} for edges in self.edges)
@@ -244,6 +265,10 @@ class _Builder:
                 return number
         self.conditions.append(condition)
         return len(self.conditions) - 1
+
+
+def _bits(holds: Iterable[bool]) -> int:
+    return sum(1 << place for place, each in enumerate(holds) if each)
 
 
 def _with(end: _End, guard: Guard) -> _End:

@@ -138,6 +138,22 @@ class KeySearch:
         self.partial = partial
         return self._decided(complete)
 
+    def pass_gap(self) -> list[Match]:
+        """Rows that fulfil no condition have come, where the automaton says that they may be left out.
+
+        Returns:
+            The matches that are to be told now.
+        """
+        strict = self._search.automaton.strict
+        partial: list[Partial] = []
+        for each in self.partial:
+            if not each.fresh:
+                partial.append(each)
+            elif still_open := each.open & ~strict[each.last.position]:
+                partial.append(each._replace(open=still_open, fresh=False))
+        self.partial = partial
+        return self._decided([])
+
     def _go_on(self, each: Partial, row: Row, partial: list[Partial], complete: list[Match]) -> int:
         """Add what becomes of a partial match with this row; returns the edges that are open behind it."""
         still_open, entered = each.open, 0
@@ -150,7 +166,7 @@ class KeySearch:
             elif edge.target is None:
                 if all(guard.immediately for guard in edge.guards):
                     complete.append(Match(each.first, each.last))
-                    still_open &= ~self._ends(each.last.position)
+                    still_open &= ~self._search.automaton.ends[each.last.position]
             elif self._takes(edge, row, each.last.memory):
                 if not entered >> edge.target & 1:  # two edges to one position make the same match
                     self._enter(edge, row, each.last, each.first, partial, complete)
@@ -192,8 +208,8 @@ class KeySearch:
         link = Link(row, edge.target, before, self._search.remember(memory, edge.target, row.values))
         if edge.target in automaton.accepting:
             complete.append(Match(first, link))
-        if edges := automaton.edges[edge.target]:
-            partial.append(Partial(first, link, (1 << len(edges)) - 1, fresh=True))
+        if still_open := automaton.all_open[edge.target]:
+            partial.append(Partial(first, link, still_open, fresh=True))
 
     def pass_deadline(self) -> tuple[list[Match], list[Partial]]:
         """All rows before `deadline` have come.
@@ -214,12 +230,7 @@ class KeySearch:
         return self._decided(complete)
 
     def _is_complete_in_the_end(self, each: Partial) -> bool:
-        return bool(each.open & self._ends(each.last.position))
-
-    def _ends(self, position: int) -> int:
-        """The edges at which a match is complete, as bits."""
-        edges = self._search.automaton.edges[position]
-        return sum(1 << place for place, edge in enumerate(edges) if edge.target is None)
+        return bool(each.open & self._search.automaton.ends[each.last.position])
 
     # -- skipping -------------------------------------------------------------------------------------------------------
 
@@ -228,7 +239,7 @@ class KeySearch:
         if self._search.automaton.is_ambiguous and len(complete) > 1:
             complete = list({self._names(match): match for match in reversed(complete)}.values())[::-1]
         skip = self._search.skip
-        if skip.to == "none":
+        if skip.to == "none" or not (complete or self.complete):
             return complete
         self.complete = sorted([*self.complete, *complete], key=lambda match: match.first.number)
         found: list[Match] = []
@@ -291,6 +302,13 @@ def _add(link: Link | None, places: dict[int, int], links: list[Link]) -> None:
     for each in reversed(chain):
         places[id(each)] = len(links)
         links.append(each)
+
+
+def minds_gaps(numbers: Sequence[int]) -> bool:
+    """Whether `KeySearch.pass_gap` would change anything of what is packed as these integers."""
+    links, partial = numbers[0], numbers[1]
+    begin = 2 + 3 * links
+    return any(numbers[begin + 3 : begin + 4 * partial : 4])
 
 
 def unpacked(search: Search, rows: Sequence[Row], numbers: Sequence[int]) -> KeySearch:

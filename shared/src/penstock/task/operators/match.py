@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, count
+from itertools import chain, count, islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
@@ -22,9 +22,9 @@ from penstock.core.batches import EVENT_TIME, WATERMARK
 from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.errors import IncompatibleStateError
 from penstock.expressions import Expr, to_polars
-from penstock.functions.patterns.automaton import START
+from penstock.functions.patterns.automaton import START, Automaton
 from penstock.functions.patterns.looking_back import Evaluator, Remembered, remembering, schema_of
-from penstock.functions.patterns.matching import KeySearch, Link, Row, Search, packed, unpacked
+from penstock.functions.patterns.matching import KeySearch, Link, Row, Search, minds_gaps, packed, unpacked
 from penstock.functions.patterns.planning import MatchPlan
 from penstock.functions.patterns.references import VARIABLE
 from penstock.plan.logical import Node
@@ -53,6 +53,8 @@ _DEADLINE: Final = "__deadline"
 _MATCH: Final = "__match"
 _PLACE: Final = "__place"
 _BEGINS: Final = "__begins"
+_NO_GAP: Final = MIN_WATERMARK
+"""A time that no row has."""
 _ROWS_AT_ONCE: Final = 65_536
 
 
@@ -100,6 +102,8 @@ class _Searching:
         begins = (plan.automaton.positions[cast("int", edge.target)] for edge in plan.automaton.edges[START])
         self.beginning = sum({1 << position.condition for position in begins})
         """The conditions of rows with which matches begin, as bits."""
+        self.all = sum(1 << number for number in _used(plan.automaton)) if plan.automaton.may_leave_out else None
+        """All conditions, as bits; None if no row may be left out."""
         ordered = [each for _, each in remembered.values()]
         self.search = Search(
             plan.automaton, operation.within_us, operation.skip, looking_back, remembering(ordered, self.names),
@@ -114,6 +118,10 @@ class _Searching:
         for name in conditions.columns:
             found |= conditions[name].to_numpy().astype(np.int64) << int(name)
         return found
+
+    def counts(self, fulfilled: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether rows that fulfil these conditions are more than a gap between others."""
+        return np.ones(len(fulfilled), np.bool_) if self.all is None else (fulfilled & self.all) != 0
 
     def measured(self, links: Sequence[Link]) -> pl.DataFrame:
         """The measures of matches, in their order."""
@@ -209,13 +217,19 @@ class MatchOperator(PassingOperator):
         if not any(looked_at):
             return
         groups = groups.filter(pl.Series(looked_at))
-        order = groups[_PLACE].explode()
-        rows = due[order.to_numpy()]
-        taken = zip(rows[EVENT_TIME].to_list(), fulfilled[order.to_numpy()].tolist(), self._values(rows), strict=True)
-        lengths = iter(groups[_PLACE].list.len().to_list())
-        for key, state, is_looked_at in zip(keys, states, looked_at, strict=True):
-            if is_looked_at:
-                self._search_key(key, state, [next(taken) for _ in range(next(lengths))])
+        order = groups[_PLACE].explode().to_numpy()
+        times, fulfilled = due[EVENT_TIME].to_numpy()[order], fulfilled[order]
+        gaps = _Gaps(times, self._searching.counts(fulfilled), groups[_PLACE].list.len().to_numpy().astype(np.int64))
+        rows = due[order[gaps.kept]]
+        taken = zip(
+            times[gaps.kept].tolist(), fulfilled[gaps.kept].tolist(), self._values(rows), gaps.before, strict=True
+        )
+        some = (
+            each for each, is_looked_at in zip(zip(keys, states, strict=True), looked_at, strict=True) if is_looked_at
+        )
+        for (key, state), number, behind in zip(some, gaps.lengths, gaps.behind, strict=True):
+            if number or state is None or minds_gaps(state[0]):
+                self._search_key(key, state, list(islice(taken, number)), behind)
 
     def _values(self, rows: pl.DataFrame) -> Iterable[tuple[Any, ...]]:
         if not self._searching.values:
@@ -226,14 +240,27 @@ class MatchOperator(PassingOperator):
         )
 
     def _search_key(
-        self, key: Any, state: tuple[Any, ...] | None, rows: list[tuple[int, int, tuple[Any, ...]]]
+        self, key: Any, state: tuple[Any, ...] | None, rows: list[tuple[int, int, tuple[Any, ...], int]], behind: int
     ) -> None:
+        """Take the rows of a key, of which some before others, and `behind` them, may have been left out."""
         search, first = self._opened(state)
-        for number, (time, fulfilled, values) in enumerate(rows, first):
-            self._pass_deadlines(search, time)
-            if search.partial or fulfilled & self._searching.beginning:
-                self._told += [(time, match.last) for match in search.take(Row(number, time, fulfilled, values))]
+        beginning = self._searching.beginning
+        for number, (time, fulfilled, values, gap) in enumerate(rows, first):
+            if search.partial:
+                if gap != _NO_GAP:
+                    self._pass_gap(search, gap)
+                self._pass_deadlines(search, time)
+            elif not fulfilled & beginning:
+                continue
+            if told := search.take(Row(number, time, fulfilled, values)):
+                self._told += [(time, match.last) for match in told]
+        if behind != _NO_GAP and search.partial:
+            self._pass_gap(search, behind)
         self._put(key, state, search)
+
+    def _pass_gap(self, search: KeySearch, time: int) -> None:
+        self._pass_deadlines(search, time)
+        self._told += [(time, match.last) for match in search.pass_gap()]
 
     def _opened(self, state: tuple[Any, ...] | None) -> tuple[KeySearch, int]:
         """The search in the rows of a key, and the number of its next row."""
@@ -341,6 +368,39 @@ class MatchOperator(PassingOperator):
                 for key, deadline in zip(keys, rows[_DEADLINE].to_list(), strict=True):
                     if deadline is not None:
                         heapq.heappush(self._deadlines, (deadline, next(self._numbers), key))
+
+
+class _Gaps:
+    """Which rows are taken, of those of several keys one after the other, and where some are left out.
+
+    Args:
+        times: of all rows.
+        kept: whether a row is taken.
+        lengths: how many rows each key has.
+    """
+
+    def __init__(self, times: NDArray[np.int64], kept: NDArray[np.bool_], lengths: NDArray[np.int64]) -> None:
+        ends = np.cumsum(lengths)
+        places, begins = np.arange(len(times)), ends - lengths
+        last = np.maximum.accumulate(np.where(kept, places, -1))
+        first_left_out = np.maximum(np.concatenate([[-1], last[:-1]]) + 1, np.repeat(begins, lengths))
+        self.kept = np.flatnonzero(kept)
+        before = np.where(first_left_out < places, times[first_left_out], _NO_GAP)
+        self.before: list[int] = before[self.kept].tolist()
+        """The time of the first row that is left out right before each that is kept, or `_NO_GAP`."""
+        behind = np.maximum(last[ends - 1] + 1, begins)
+        self.behind: list[int] = np.where(behind < ends, times[np.minimum(behind, len(times) - 1)], _NO_GAP).tolist()
+        """The same behind the last one that is kept of each key."""
+        self.lengths: list[int] = np.add.reduceat(kept.astype(np.int64), begins).tolist()
+        """How many are kept of each key."""
+
+
+def _used(automaton: Automaton) -> set[int]:
+    """The conditions that rows are asked."""
+    of_rows = {position.condition for position in automaton.positions[1:]}
+    ends = {position.until for position in automaton.positions if position.until is not None}
+    guards = {guard.condition for edges in automaton.edges for edge in edges for guard in edge.guards}
+    return of_rows | ends | guards
 
 
 def _column(name: str, values: list[Any], kind: pl.DataType) -> pl.Series:
