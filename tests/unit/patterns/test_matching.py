@@ -25,10 +25,12 @@ from penstock.functions.patterns.definitions import (
     Variable,
     variables,
 )
-from penstock.functions.patterns.matching import KeySearch, Match, Row, Search, packed, unpacked
+from penstock.functions.patterns.matching import KeySearch, Match, Row, Search, minds_gaps, packed, unpacked
 
 NEAR: list[Contiguity] = ["next", "followed_by", "followed_by_any"]
 LETTERS = "abc"
+ROWS = "aabbcc-"
+"""Of those of the last kind no condition of a letter holds."""
 OF = {letter: col(letter) for letter in LETTERS} | {"ab": col("ab"), "any": col("any")}
 MEANS = {id(expr): name for name, expr in OF.items()}
 
@@ -147,7 +149,7 @@ def test_matches_are_those_of_the_definition(seed: int, skip: Any) -> None:
     time, rows = 0, []
     for _ in range(chance.randrange(3, 8)):
         time += chance.choice([0, 1, 1, 2])
-        rows.append((time, chance.choice(LETTERS)))
+        rows.append((time, chance.choice(ROWS)))
     judged = matches(
         pattern, [letter for _, letter in rows], [time for time, _ in rows], within,
         lambda condition, letter, _: holds(condition, letter),
@@ -178,3 +180,35 @@ def test_what_is_optional_and_greedy_is_left_out_only_if_no_row_of_it_comes_firs
     automaton = compiled(some.followed_by("C", OF["c"]).group)
     told, _ = played(search_of(automaton), [*enumerate(letters)], random.Random(0), None)
     assert ["".join(letters[number] for number, _ in match) for match in told] == found
+
+
+def test_a_match_is_told_when_none_that_begins_earlier_is_under_way() -> None:
+    """Though one that begins with the same row is."""
+    more = Part(Variable("B", OF["b"]), times=Times(1, None))
+    automaton = compiled(Group((Part(Variable("A", OF["a"])), more)))
+    one = KeySearch(search_of(automaton, skip=Skip("next")))
+    assert one.take(row_of(automaton, 0, 0, "a")) == []
+    assert [found_in(automaton, match) for match in one.take(row_of(automaton, 1, 1, "b"))] == [((0, "A"), (1, "B"))]
+    assert one.partial == []
+
+
+def test_what_must_not_come_next_may_come_behind_a_gap() -> None:
+    """Also where the gap, or what was known before it, was left out or packed."""
+    parts = (
+        Part(Variable("A", OF["a"])),
+        Part(Forbidden("no B", OF["b"], immediately=True)),
+        Part(Variable("C", OF["c"])),
+    )
+    automaton = compiled(Group(parts))
+    search = search_of(automaton)
+    for gap in (True, False):
+        one = KeySearch(search)
+        one.take(row_of(automaton, 0, 0, "a"))
+        if gap:
+            one.pass_gap()
+        rows, numbers = packed(one)
+        assert minds_gaps(numbers) is not gap
+        one = unpacked(search, rows, numbers)
+        one.take(row_of(automaton, 1, 1, "b"))
+        found = [found_in(automaton, match) for match in one.take(row_of(automaton, 2, 2, "c"))]
+        assert found == ([((0, "A"), (2, "C"))] if gap else [])
