@@ -212,3 +212,14 @@ def test_what_must_not_come_next_may_come_behind_a_gap() -> None:
         one.take(row_of(automaton, 1, 1, "b"))
         found = [found_in(automaton, match) for match in one.take(row_of(automaton, 2, 2, "c"))]
         assert found == ([((0, "A"), (2, "C"))] if gap else [])
+
+
+def test_a_row_that_fulfils_nothing_of_a_partial_match_leaves_it_as_it_is() -> None:
+    """So that many of them cost little."""
+    automaton = compiled(Pattern.begin("A", OF["a"]).followed_by("B", OF["b"]).group)
+    one = KeySearch(search_of(automaton))
+    for number, letter in enumerate("aac"):
+        one.take(row_of(automaton, number, number, letter))
+    before = [*one.partial]
+    one.take(row_of(automaton, 3, 3, "c"))
+    assert [each is other for each, other in zip(one.partial, before, strict=True)] == [True, True]

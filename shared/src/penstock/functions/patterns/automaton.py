@@ -104,6 +104,20 @@ class Automaton:
         return tuple(_bits(edge.target is None for edge in edges) for edges in self.edges)
 
     @cached_property
+    def asked(self) -> tuple[int, ...]:
+        """Of every position the conditions, as bits, of which a row has to fulfil one to change anything, unless it is
+        right behind. -1 if time alone does."""
+        return tuple(map(self._asked, self.edges))
+
+    def _asked(self, edges: Sequence[Edge]) -> int:
+        if any(edge.within_us is not None for edge in edges):
+            return -1
+        taking = {self.positions[edge.target].condition for edge in edges if edge.target is not None}
+        return sum(
+            1 << condition for condition in taking | {guard.condition for edge in edges for guard in edge.guards}
+        )
+
+    @cached_property
     def strict(self) -> tuple[int, ...]:
         """Of every position the edges that only the next row can take, as bits."""
         return tuple(_bits(edge.contiguity == "next" for edge in edges) for edges in self.edges)

@@ -124,7 +124,11 @@ class KeySearch:
         """
         partial: list[Partial] = []
         complete: list[Match] = []
+        asked = self._search.automaton.asked
         for each in self.partial:
+            if not (each.fresh or row.fulfilled & asked[each.last.position]):
+                partial.append(each)
+                continue
             still_open = self._go_on(each, row, partial, complete)
             if still_open:
                 partial.append(each._replace(open=still_open, fresh=False))
