@@ -18,7 +18,7 @@ from penstock import OutputTag, Pipeline, col
 from penstock.connectors import files, iterables, kafka
 from penstock.core.batches import EVENT_TIME
 from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
-from penstock.errors import PipelineError
+from penstock.errors import PipelineError, UserCodeError
 from penstock.plan.logical import Node
 from penstock.plan.operations.sort import Sort
 from penstock.plan.order import Order
@@ -164,3 +164,8 @@ def test_an_input_without_an_end_is_sorted_by_its_event_time() -> None:
 def test_what_cannot_be_sorted_is_refused(make: Any, message: str) -> None:
     with pytest.raises(PipelineError, match=message.replace("(", r"\(")):
         make()
+
+
+def test_values_that_an_order_cannot_be_computed_of() -> None:
+    with pytest.raises(UserCodeError, match=r"sort \(\w+-sort\): the rows could not be ordered: conversion"):
+        events().sort(col("key").cast(int)).collect()

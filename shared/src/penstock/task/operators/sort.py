@@ -15,6 +15,7 @@ import polars as pl
 
 from penstock.core.batches import EVENT_TIME, WATERMARK
 from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
+from penstock.errors import UserCodeError, without_context
 from penstock.plan.logical import Node
 from penstock.plan.operations.sort import Sort
 from penstock.state.freezes import Freezes
@@ -42,6 +43,7 @@ class SortOperator(PassingOperator):
     def __init__(self, node: Node) -> None:
         operation, source = cast("Sort", node.operation), node.inputs[0]
         self._operator = node.operator_id
+        self._where = f"{node.verb} ({node.operator_id})"
         self._by_event_time = operation.by_event_time
         self._keys: Schema = source.schema.select(source.keys)
         self._timed = node.event_time
@@ -82,8 +84,15 @@ class SortOperator(PassingOperator):
     def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Rows with their places in the order as the time for which they wait; no row waits for the least of all times,
         which has passed from the beginning."""
-        places = ~self._order.coarse(rows.select(self._order.columns))
+        places = ~self._order.coarse(self._with_order(rows))
         return rows.with_columns(places.clip(lower_bound=MIN_WATERMARK + 1).alias(EVENT_TIME))
+
+    def _with_order(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Rows and what they are ordered by."""
+        try:
+            return rows.with_columns(self._order.columns)
+        except pl.exceptions.PolarsError as error:
+            raise UserCodeError(f"{self._where}: the rows could not be ordered: {without_context(error)}") from error
 
     def run_background_slice(self) -> bool:
         return self._waiting.run_background_slice()
@@ -97,7 +106,7 @@ class SortOperator(PassingOperator):
         if not self._by_event_time and watermark != MAX_WATERMARK:
             return
         for due in self._waiting.due(reached):
-            rows = self._order.sorted(due.with_columns(self._order.columns), EVENT_TIME, [_ARRIVAL])
+            rows = self._order.sorted(self._with_order(due), EVENT_TIME, [_ARRIVAL])
             output.rows(self._sent(rows))
             yield
 
