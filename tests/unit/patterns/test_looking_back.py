@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.errors import UserCodeError
 from penstock.expressions import Expr, aggregate_field, col, lit, to_polars
 from penstock.expressions.aggregates import AggregatePlan
 from penstock.expressions.nodes import Column
@@ -84,7 +85,7 @@ def test_what_is_remembered_is_what_aggregates_give(function: str, kind: Any, se
     schema = Schema((Field("v", kind, nullable=True), Field("of", STRING)))
     expr = getattr(col("v"), function)()
     plan = AggregatePlan.build([("it", expr)], schema, event_time=False)
-    pool = [None, 1, -7, 3, 40] if kind == INT64 else [None, 0.1, 0.2, 1e16, -1e16, 3.5, math.nan, 1.0]
+    pool = [None, 1, -7, 3, 40] if kind == INT64 else [None, 0.1, 0.2, 1e16, -1e16, 3.5, math.nan, 1.0, math.inf, 1e308]
     for variable in ("a", None):
         what = Remembered(Asked(function, variable, Column("v")), 0, aggregate_field(expr, schema).type)
         remember = remembering([what], ["a", "b"])
@@ -118,3 +119,11 @@ def test_a_condition_is_taken_apart() -> None:
     assert str(found.alone) == '(col("f") > 1) & (col("s") == "x")'
     assert [asked for _, asked in found.asked] == [Asked("max", "low", Column("f")), Asked("count", "low", None)]
     assert references.condition(col("f") > 1).looking_back is None
+
+
+def test_a_sum_that_does_not_fit_is_refused() -> None:
+    what = Remembered(Asked("sum", "a", Column("v")), 0, INT64)
+    remember = remembering([what], ["a"])
+    memory = remember(remember((None,), 0, (2**62,)), 0, (2**62,))
+    with pytest.raises(UserCodeError, match=r"a sum that does not fit into int64; add floats instead"):
+        what.value(memory[0])

@@ -15,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from window_cases import PLACES, kept_in
 
-from penstock import DecimalType, OutputTag, Pattern, Pipeline, col, count
+from penstock import DecimalType, OutputTag, Pattern, Pipeline, col, count, lit
 from penstock.api.patterns import skip_of
 from penstock.connectors import iterables
 from penstock.core.batches import EVENT_TIME
 from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
-from penstock.errors import IncompatibleStateError, PipelineError
+from penstock.errors import IncompatibleStateError, PipelineError, UserCodeError
+from penstock.expressions import Expr
 from penstock.plan.building.keys import keyed
 from penstock.plan.building.matches import match_rows
 from penstock.plan.building.sources import read
@@ -213,18 +214,20 @@ def test_columns_of_every_type_are_kept_with_partial_matches() -> None:
     schema = pa.schema(
         [("key", pa.string()), ("price", pa.decimal128(12, 2)), ("tags", pa.list_(pa.string())), ("day", pa.date32()),
          ("at", pa.timestamp("us", "UTC")), ("long", pa.duration("us")), ("yes", pa.bool_()),
-         ("both", pa.struct([("a", pa.int64())]))]
+         ("both", pa.struct([("a", pa.int64())])), ("moments", pa.list_(pa.timestamp("us", "UTC"))),
+         ("days", pa.list_(pa.list_(pa.date32())))]
     )  # fmt: skip
     rows = [
         {"key": "k", "price": Decimal(n) / 4, "tags": ["x"] * n, "day": START.date(), "at": START + timedelta(n),
-         "long": timedelta(n), "yes": n > 1, "both": {"a": n}}
+         "long": timedelta(n), "yes": n > 1, "both": {"a": n}, "moments": [START, None], "days": [[START.date()], None]}
         for n in range(1, 4)
     ]  # fmt: skip
     pattern = Pattern.begin("low").next("high", (col("price") > col("low.price")) & (col("long") > col("low.long")))
     stream = Pipeline("p").read(iterables.Source(rows, schema=schema, event_time="at")).key_by("key").match(pattern)
     found = stream.select(
-        "low.price", "low.tags", "low.day", "low.at", "low.long", "low.yes", "low.both", sum=col("price").sum()
-    )
+        "low.price", "low.tags", "low.day", "low.at", "low.long", "low.yes", "low.both", "low.moments", "low.days",
+        sum=col("price").sum(),
+    )  # fmt: skip
     harness = OperatorHarness(found._node, max_parallelism=8)
     source = found._node.inputs[0].schema.polars()
     frame = pl.DataFrame(rows, schema=source).with_columns(pl.col("at").to_physical().alias(EVENT_TIME))
@@ -237,12 +240,35 @@ def test_columns_of_every_type_are_kept_with_partial_matches() -> None:
     expected = [
         (*(row[name] for name in source if name != "key"), row["price"] * 2 + Decimal("0.25")) for row in rows[:2]
     ]
-    order = ["price", "tags", "day", "at", "long", "yes", "both"]
+    order = ["price", "tags", "day", "at", "long", "yes", "both", "moments", "days"]
     assert seen == [(*(row[name] for name in order), row["price"] * 2 + Decimal("0.25")) for row in rows[:2]], expected
     assert isinstance(found.schema.field("sum").type, DecimalType)
 
 
 A = Pattern.begin("a", col("status") == "fail")
+
+
+def test_columns_may_be_called_as_what_conditions_read() -> None:
+    rows = Pipeline("p").read(
+        iterables.Source([Login("u", "f", 0.0, START), Login("u", "o", 1.0, START)], event_time="at")
+    )
+    stream = rows.rename({"status": "asked 0"}).with_columns(lit(-1.0).alias("now amount"))
+    pattern = Pattern.begin("a").next("b", col("amount") > col("a.amount"))
+    found = stream.key_by("user").match(pattern).select("a.asked 0", "now amount")
+    assert found.collect().rows() == [("f", -1.0)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "measure", "message"),
+    [
+        (Pattern.begin("a", col("status").cast(int) > 0), "amount", "the conditions failed on rows: conversion"),
+        (Pattern.begin("a").next("b", col("status").cast(int) > col("a.amount")), "amount", "conditions failed"),
+        (A, col("a.status").cast(int), "the measures could not be computed: conversion"),
+    ],
+)
+def test_values_that_expressions_cannot_be_computed_of(pattern: Pattern, measure: Any, message: str) -> None:
+    with pytest.raises(UserCodeError, match=rf"match \(\w+-match\): .*{message}"):
+        logins("ff").match(pattern).select(x=measure if isinstance(measure, Expr) else col(measure)).collect()
 
 
 def test_a_snapshot_with_other_columns_of_matched_rows_is_refused() -> None:
@@ -276,6 +302,14 @@ def test_a_snapshot_with_other_columns_of_matched_rows_is_refused() -> None:
         (lambda s: s.match(A.next("b")).select(x=(col("a.amount") + col("b.amount")).sum()), "of the rows of a, b"),
         (lambda s: s.match(A.next(Pattern.begin("b", optional=True), times=2)).select("user"), "all of it is optional"),
         (lambda s: Pattern.begin("b", times=(3, 2)), "cannot occur"),
+        (lambda s: Pattern.begin("b", times=(1, 2, 3)), r"cannot occur \(1, 2, 3\) times"),
+        (lambda s: Pattern.begin("b", times=(None, 2)), r"cannot occur \(None, 2\) times"),
+        (lambda s: Pattern.begin("b", "amount > 1"), "condition= takes an expression"),
+        (lambda s: Pattern.begin(None), "part= takes text or a Pattern"),
+        (lambda s: Pattern.begin("b", within="1s"), "there is no argument within="),
+        (lambda s: Pattern.begin("b", times=2, repeated="consecutive"), "there is no repeated='consecutive'"),
+        (lambda s: Pattern.any_of("a", "b"), "takes a Pattern"),
+        (lambda s: s.match(A, after_match=("to_first",)).select("user"), "a tuple is"),
         (lambda s: Pattern.begin(A, col("amount") > 1), "a group has no condition"),
         (lambda s: Pattern.begin(A, times=2, greedy=True), "greedy= is for rows"),
         (lambda s: Pattern.any_of(A), "two patterns or more"),

@@ -51,6 +51,7 @@ class Pattern:
     group: Group
 
     @staticmethod
+    @checked
     def begin(
         part: str | Pattern,
         condition: Expr | None = None,
@@ -80,6 +81,7 @@ class Pattern:
         return Pattern(Group((_part(part, condition, "followed_by", times, optional, repeated, greedy, until, None),)))
 
     @staticmethod
+    @checked
     def any_of(*patterns: Pattern) -> Pattern:
         """One of several patterns.
 
@@ -164,8 +166,8 @@ def _part(
     part: str | Pattern, condition: Expr | None, contiguity: Contiguity, times: Often, optional: bool,
     repeated: Contiguity, greedy: bool, until: Expr | None, within: Duration | None,
 ) -> Part:  # fmt: skip
-    least, most = (times, times) if isinstance(times, int) else times
     name = part if isinstance(part, str) else "a group"
+    least, most = (times, times) if isinstance(times, int) else _bounds(times)
     if least < 0 or most == 0 or (most is not None and most < least):
         raise PipelineError(
             f"match: {name} cannot occur {times} times; give a number, or the least and the greatest one"
@@ -186,6 +188,14 @@ def _part(
     return Part(body, contiguity, often, _within(within))
 
 
+def _bounds(times: tuple[object, ...]) -> tuple[int, int | None]:
+    match times:
+        case (int() as least, int() | None as most):
+            return least, most
+        case _:
+            return -1, None
+
+
 def _is_alternatives(part: Part) -> bool:
     return isinstance(part.body, Alternatives) and part.times == Times()
 
@@ -194,8 +204,20 @@ def _within(within: Duration | None) -> int | None:
     return None if within is None else duration_us(within, "match: within", positive=True)
 
 
+def _check_tuple(after_match: tuple[object, ...]) -> None:
+    match after_match:
+        case ("to_first" | "to_last", str()):
+            return
+        case _:
+            raise PipelineError(
+                f"match: there is no after_match={after_match!r}; a tuple is ('to_first', name) or ('to_last', name)"
+            )
+
+
 def skip_of(after_match: AfterMatch) -> Skip:
     """Where the search goes on behind a match, as users say it."""
+    if isinstance(after_match, tuple):
+        _check_tuple(after_match)
     match after_match:
         case "no_skip":
             return Skip("none")

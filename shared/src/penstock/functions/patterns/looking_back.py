@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.errors import PipelineError
+from penstock.errors import PipelineError, UserCodeError
 from penstock.expressions import Expr, columns_of, output_field, to_polars
 from penstock.expressions.nodes import Call, Column, Literal, Node
 from penstock.types import (
@@ -94,9 +94,18 @@ class Remembered:
             case "min" | "max":
                 return memory
             case "sum":
-                return None if memory is None else _total(memory)
+                return None if memory is None else self._fitting(_total(memory))
             case _:
                 return None if memory is None else _total(memory) / memory[1]
+
+    def _fitting(self, total: Any) -> Any:
+        least, most = (0, 2**64 - 1) if str(self.type) == "uint64" else (-(2**63), 2**63 - 1)
+        if isinstance(total, int) and not least <= total <= most:
+            raise UserCodeError(
+                f"match: a condition asks for a sum that does not fit into {self.type}; add floats instead: "
+                ".cast(float).sum()"
+            )
+        return total
 
 
 def remembering(remembered: Sequence[Remembered], variables: Sequence[str]) -> Callable[[Values, int, Values], Values]:
@@ -122,6 +131,8 @@ def _added(memory: tuple[tuple[Any, ...], int] | None, value: Any) -> tuple[tupl
     """Numbers that have no rounding error together, and of how many values they are the sum: as `math.fsum` does it."""
     parts, number = memory or ((), 0)
     if isinstance(value, int):
+        return ((sum(parts) + value,), number + 1)
+    if not math.isfinite(sum(parts) + value):
         return ((sum(parts) + value,), number + 1)
     left: list[float] = []
     for part in parts:
@@ -195,8 +206,7 @@ class Evaluator:
         columns: list[pl.Series] = []
         for name, read in self._columns.items():
             kind = polars_type(self._schema.field(name).type)
-            value = pl.Series(name, [read(values, memory)], _physical(kind))
-            columns.append(value.cast(kind))
+            columns.append(pl.Series(name, [read(values, memory)], as_numbers(kind)).cast(kind))
         return pl.DataFrame(columns).select(self._lowered.alias("it")).item()
 
     def _column(self, name: str) -> Callable[[Values, Values], Any]:
@@ -281,10 +291,12 @@ def _logic(
     return logic
 
 
-def _physical(kind: Any) -> Any:
-    """The type in which values of a row are."""
+def as_numbers(kind: Any) -> Any:
+    """The type in which values of a row are: moments and durations are whole numbers, also in lists."""
     import polars as pl
 
+    if isinstance(kind, pl.List):
+        return pl.List(as_numbers(kind.inner))
     if not kind.is_temporal():
         return kind
     return pl.Int32() if kind == pl.Date else pl.Int64()

@@ -20,10 +20,10 @@ import polars as pl
 
 from penstock.core.batches import EVENT_TIME, WATERMARK
 from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
-from penstock.errors import IncompatibleStateError
+from penstock.errors import IncompatibleStateError, UserCodeError, without_context
 from penstock.expressions import Expr, to_polars
 from penstock.functions.patterns.automaton import START, Automaton
-from penstock.functions.patterns.looking_back import Evaluator, Remembered, remembering, schema_of
+from penstock.functions.patterns.looking_back import Evaluator, Remembered, as_numbers, remembering, schema_of
 from penstock.functions.patterns.matching import KeySearch, Link, Row, Search, minds_gaps, packed, unpacked
 from penstock.functions.patterns.planning import MatchPlan
 from penstock.functions.patterns.references import VARIABLE
@@ -46,6 +46,9 @@ _PENDING: Final = "__pending"
 """Boolean: a row of a segment is one that waits for its time, with the columns of the input."""
 _INPUT: Final = "__in_"
 _VALUE: Final = "__value_"
+_ASKED: Final = "__asked_"
+_NOW: Final = "__now_"
+"""Values beside columns, whose names do not begin so."""
 _TIMES: Final = "__times"
 _SEARCH: Final = "__search"
 """List of Int64: what is known of a key besides the rows of its matches, see `packed`."""
@@ -70,7 +73,8 @@ class _Searching:
         places = dict.fromkeys(plan.asked)
         for number, asked in enumerate(plan.asked):
             if asked.argument is not None:
-                columns[f"asked {number}"] = to_polars(Expr(asked.argument), schema, "match").alias(f"asked {number}")
+                name = f"{_ASKED}{number}"
+                columns[name] = to_polars(Expr(asked.argument), schema, "match").alias(name)
                 places[asked] = len(columns) - 1
         self.kept = list(columns)
         """What is kept of the rows of matches."""
@@ -87,8 +91,8 @@ class _Searching:
             row_places: dict[str, int] = {}
             for name in read.names:
                 if name not in kinds:
-                    columns.setdefault(f"now {name}", pl.col(name).alias(f"now {name}"))
-                    row_places[name] = [*columns].index(f"now {name}")
+                    columns.setdefault(f"{_NOW}{name}", pl.col(name).alias(f"{_NOW}{name}"))
+                    row_places[name] = [*columns].index(f"{_NOW}{name}")
             by_text = {text: remembered[asked] for text, asked in condition.asked}
             looking_back[number] = Evaluator(condition.looking_back, read, row_places, by_text)
         self.values = list(columns.values())
@@ -147,6 +151,7 @@ class MatchOperator(PassingOperator):
     def __init__(self, node: Node) -> None:
         operation, source = cast("MatchRows", node.operation), node.inputs[0]
         self._operator = node.operator_id
+        self._where = f"{node.verb} ({node.operator_id})"
         self._searching = _Searching(operation, node)
         self._timed_out = None if operation.timed_out is None else operation.timed_out.name
         self._input = {field.name: polars_type(field.type) for field in source.schema} | {EVENT_TIME: pl.Int64()}
@@ -196,7 +201,10 @@ class MatchOperator(PassingOperator):
         reached = self._watermarks.advance(watermark)
         for due in self._waiting.due(reached):
             for rows in due.iter_slices(_ROWS_AT_ONCE):
-                self._search(rows)
+                try:
+                    self._search(rows)
+                except pl.exceptions.PolarsError as error:
+                    raise self._failed("the conditions failed on rows", error) from error
                 self._emit(output)
                 yield
         self._pass_time(reached)
@@ -235,9 +243,7 @@ class MatchOperator(PassingOperator):
         if not self._searching.values:
             return [()] * rows.height
         columns = rows.select(self._searching.values).get_columns()
-        return zip(
-            *((each.to_physical() if each.dtype.is_temporal() else each).to_list() for each in columns), strict=True
-        )
+        return zip(*(each.cast(as_numbers(each.dtype)).to_list() for each in columns), strict=True)
 
     def _search_key(
         self, key: Any, state: tuple[Any, ...] | None, rows: list[tuple[int, int, tuple[Any, ...], int]], behind: int
@@ -322,12 +328,18 @@ class MatchOperator(PassingOperator):
 
     def _results(self, decided: list[tuple[int, Link]]) -> pl.DataFrame:
         decided.sort(key=lambda each: each[0])
-        results = self._searching.measured([link for _, link in decided])
+        try:
+            results = self._searching.measured([link for _, link in decided])
+        except pl.exceptions.PolarsError as error:
+            raise self._failed("the measures could not be computed", error) from error
         times = pl.Series(EVENT_TIME, [time for time, _ in decided], pl.Int64)
         results = results.with_columns(times)
         if self._context.carries_watermarks:
             results = results.with_columns((pl.col(EVENT_TIME) - 1).alias(WATERMARK))
         return results
+
+    def _failed(self, what: str, error: Exception) -> UserCodeError:
+        return UserCodeError(f"{self._where}: {what}: {without_context(error)}")
 
     def close(self) -> None:
         self._table.close()
@@ -404,6 +416,4 @@ def _used(automaton: Automaton) -> set[int]:
 
 
 def _column(name: str, values: list[Any], kind: pl.DataType) -> pl.Series:
-    if not kind.is_temporal():
-        return pl.Series(name, values, kind)
-    return pl.Series(name, values, pl.Int32() if kind == pl.Date else pl.Int64()).cast(kind)
+    return pl.Series(name, values, as_numbers(kind)).cast(kind)
