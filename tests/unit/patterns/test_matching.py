@@ -223,3 +223,11 @@ def test_a_row_that_fulfils_nothing_of_a_partial_match_leaves_it_as_it_is() -> N
     before = [*one.partial]
     one.take(row_of(automaton, 3, 3, "c"))
     assert [each is other for each, other in zip(one.partial, before, strict=True)] == [True, True]
+
+
+def test_what_is_given_up_is_told_once() -> None:
+    """However the same rows can have the same names."""
+    some = Pattern.begin(Pattern.begin("A", OF["a"], times=(1, 2), repeated="next"), times=2, repeated="next")
+    search = search_of(compiled(some.next("B", OF["b"]).group), within=9)
+    _, over = played(search, [*enumerate("aaa")], random.Random(0), within=9)
+    assert sorted(over) == [((0, "A"), (1, "A"), (2, "A")), ((1, "A"), (2, "A")), ((2, "A"),)]

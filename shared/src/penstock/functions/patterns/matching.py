@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from penstock.functions.patterns.automaton import START, Automaton, Edge, Guard
 from penstock.functions.patterns.definitions import Skip
@@ -68,6 +68,7 @@ class Match(NamedTuple):
     last: Link
 
 
+M = TypeVar("M", Match, Partial)
 LookingBack = Callable[[tuple[Any, ...], tuple[Any, ...]], "bool | None"]
 """Of the values of a row and the memory of a partial match: whether the row fulfils what of a condition looks back."""
 
@@ -225,7 +226,8 @@ class KeySearch:
         over = [each for each in self.partial if each.first.time == first]
         self.partial = self.partial[len(over) :]
         complete = [Match(each.first, each.last) for each in over if self._is_complete_in_the_end(each)]
-        return self._decided(complete), [each for each in over if not self._is_complete_in_the_end(each)]
+        given_up = [each for each in over if not self._is_complete_in_the_end(each)]
+        return self._decided(complete), self._told_apart(given_up)
 
     def end(self) -> list[Match]:
         """No row comes any more; returns the matches that are to be told."""
@@ -240,8 +242,7 @@ class KeySearch:
 
     def _decided(self, complete: list[Match]) -> list[Match]:
         """Those of the matches that are complete now, and of those that wait, that are to be told."""
-        if self._search.automaton.is_ambiguous and len(complete) > 1:
-            complete = list({self._names(match): match for match in reversed(complete)}.values())[::-1]
+        complete = self._told_apart(complete)
         skip = self._search.skip
         if skip.to == "none" or not (complete or self.complete):
             return complete
@@ -255,7 +256,13 @@ class KeySearch:
             self.complete = [each for each in self.complete if each.first.number >= passed]
         return found
 
-    def _names(self, match: Match) -> tuple[tuple[int, str], ...]:
+    def _told_apart(self, matches: list[M]) -> list[M]:
+        """The first ones of those that are the same rows with the same names."""
+        if not self._search.automaton.is_ambiguous or len(matches) < 2:
+            return matches
+        return list({self._names(match): match for match in reversed(matches)}.values())[::-1]
+
+    def _names(self, match: Match | Partial) -> tuple[tuple[int, str], ...]:
         positions = self._search.automaton.positions
         return tuple((row.number, positions[position].name) for row, position in match.last.rows())
 
