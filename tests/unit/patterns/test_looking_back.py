@@ -35,7 +35,9 @@ def operand(chance: random.Random, kind: str) -> Expr:
     column = col(chance.choice(names))
     if kind == "string" or chance.random() < 0.5:
         return column
-    other = col(chance.choice(names)) if chance.random() < 0.6 else lit(3 if kind == "int64" else 0.5)
+    other = (
+        col(chance.choice(names)) if chance.random() < 0.6 else lit(3 if kind == "int64" else chance.choice([0.5, 2]))
+    )
     return chance.choice([column + other, column - other, column * other])
 
 
@@ -127,3 +129,9 @@ def test_a_sum_that_does_not_fit_is_refused() -> None:
     memory = remember(remember((None,), 0, (2**62,)), 0, (2**62,))
     with pytest.raises(UserCodeError, match=r"a sum that does not fit into int64; add floats instead"):
         what.value(memory[0])
+
+
+def test_whole_numbers_beside_floats_need_no_polars() -> None:
+    for expr in (col("f") > col("g") * 2, 2 * col("g") - 1 < col("f"), col("g") >= 100):
+        remembered = {"g": (0, Remembered(Asked("last", "x", Column("g")), 0, FLOAT64))}
+        assert Evaluator(expr, BOTH.select(["f", "g"]), {"f": 0}, remembered)._fast is not None

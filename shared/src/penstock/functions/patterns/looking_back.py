@@ -222,16 +222,18 @@ class Evaluator:
             case Column(name=name):
                 return self._plain_column(name)
             case Literal(value=value):
-                return (lambda values, memory: value) if type(value) in (int, str, bool) else None
+                return (lambda values, memory: value) if type(value) in (int, float, str, bool) else None
             case Call(function="and" | "or" as function, args=args):
                 parts = [self._compiled(arg) for arg in args if self._type(arg) == BOOLEAN]
                 known = [part for part in parts if part is not None]
                 return _logic(function, known) if len(known) == len(args) else None
             case Call(function=function, args=(left, right)) if function in _COMPARED:
+                left, right = self._alike(left, right), self._alike(right, left)
                 if _family(self._type(left)) != _family(self._type(right)):
                     return None
                 return self._both(left, right, _COMPARED[function])
             case Call(function=function, args=(left, right)) if function in _COMPUTED:
+                left, right = self._alike(left, right), self._alike(right, left)
                 kinds = {self._type(left), self._type(right), self._type(node)}
                 return self._both(left, right, _COMPUTED[function]) if kinds in ({FLOAT64}, *_INTEGER_KINDS) else None
             case _:
@@ -260,6 +262,12 @@ class Evaluator:
             return found
 
         return both
+
+    def _alike(self, node: Node, other: Node) -> Node:
+        """A whole number that is written beside floats as one of these."""
+        if isinstance(node, Literal) and type(node.value) is int and abs(node.value) <= 2**53:
+            return Literal(float(node.value)) if self._type(other) == FLOAT64 else node
+        return node
 
     def _type(self, node: Node) -> DataType:
         return output_field(Expr(node), self._schema, "match", "it").type
