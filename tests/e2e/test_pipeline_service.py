@@ -336,7 +336,7 @@ def test_a_job_in_steps_outlives_its_service_and_itself(cluster: Cluster) -> Non
     kill_all(cluster.processes("job"))
     wait_for(lambda: "given up" in said_of(cluster, "job"), "it is not begun again")
     check_live(cluster, said_of(cluster, "job"), 3_500)
-    assert list((cluster.folder / "runs" / "runs").iterdir()) == []
+    wait_for(lambda: not [*(cluster.folder / "runs" / "runs").iterdir()], "its files are gone")
 
 
 def said_of(cluster: Cluster, run: str) -> str:
