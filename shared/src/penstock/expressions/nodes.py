@@ -6,7 +6,7 @@ hand: `penstock.expressions.surface` does. Names of functions are looked up in `
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -175,24 +175,29 @@ def implied_name(node: Node) -> str | None:
     return None
 
 
+def with_parts(node: Node, change: Callable[[Node], Node]) -> Node:
+    """The node with something else in place of each of its direct parts."""
+    match node:
+        case Column() | Literal():
+            return node
+        case Call(args=args) | Aggregate(args=args):
+            return replace(node, args=tuple(map(change, args)))
+        case Cast(operand=operand) | Alias(operand=operand):
+            return replace(node, operand=change(operand))
+        case Case(branches=branches, otherwise=otherwise):
+            changed = tuple((change(condition), change(value)) for condition, value in branches)
+            return Case(changed, None if otherwise is None else change(otherwise))
+
+
 def renamed(node: Node, names: Mapping[str, str]) -> Node:
     """The node over other names of its columns.
 
     Raises:
         KeyError: it reads a column that has no other name.
     """
-    match node:
-        case Column(name=name):
-            return Column(names[name])
-        case Literal():
-            return node
-        case Call(args=args) | Aggregate(args=args):
-            return replace(node, args=tuple(renamed(arg, names) for arg in args))
-        case Cast(operand=operand) | Alias(operand=operand):
-            return replace(node, operand=renamed(operand, names))
-        case Case(branches=branches, otherwise=otherwise):
-            moved = tuple((renamed(condition, names), renamed(value, names)) for condition, value in branches)
-            return Case(moved, None if otherwise is None else renamed(otherwise, names))
+    if isinstance(node, Column):
+        return Column(names[node.name])
+    return with_parts(node, lambda part: renamed(part, names))
 
 
 def node_columns(node: Node) -> frozenset[str]:

@@ -17,7 +17,7 @@ from typing import Final
 
 from penstock.errors import PipelineError, nearest
 from penstock.expressions import Expr
-from penstock.expressions.nodes import Aggregate, Alias, Call, Case, Cast, Column, Literal, Node, walk
+from penstock.expressions.nodes import Aggregate, Call, Case, Column, Literal, Node, walk, with_parts
 from penstock.types import Schema
 
 VARIABLE: Final = "variable of the match"
@@ -107,19 +107,12 @@ class References:
 
     def _measured(self, node: Node) -> Node:
         match node:
-            case Column(name=name):
-                return self._aggregate(Aggregate("last", (Column(name),)))
-            case Literal():
-                return node
+            case Column():
+                return self._aggregate(Aggregate("last", (node,)))
             case Aggregate():
                 return self._aggregate(node)
-            case Call(args=args):
-                return replace(node, args=tuple(map(self._measured, args)))
-            case Cast(operand=operand) | Alias(operand=operand):
-                return replace(node, operand=self._measured(operand))
-            case Case(branches=branches, otherwise=otherwise):
-                moved = tuple((self._measured(condition), self._measured(value)) for condition, value in branches)
-                return Case(moved, None if otherwise is None else self._measured(otherwise))
+            case _:
+                return with_parts(node, self._measured)
 
     def _aggregate(self, node: Aggregate) -> Aggregate:
         counted = self._rows_counted(node)
@@ -160,19 +153,10 @@ class References:
 
     def _plain(self, node: Node) -> Node:
         """An argument of an aggregate over the columns of rows."""
-        match node:
-            case Column(name=name):
-                split = self._split(name)
-                return self._column(name if split is None else split[1])
-            case Literal():
-                return node
-            case Call(args=args) | Aggregate(args=args):
-                return replace(node, args=tuple(map(self._plain, args)))
-            case Cast(operand=operand) | Alias(operand=operand):
-                return replace(node, operand=self._plain(operand))
-            case Case(branches=branches, otherwise=otherwise):
-                moved = tuple((self._plain(condition), self._plain(value)) for condition, value in branches)
-                return Case(moved, None if otherwise is None else self._plain(otherwise))
+        if not isinstance(node, Column):
+            return with_parts(node, self._plain)
+        split = self._split(node.name)
+        return self._column(node.name if split is None else split[1])
 
     # -- conditions -----------------------------------------------------------------------------------------------------
 
@@ -202,19 +186,10 @@ class References:
                 if split is None:
                     return self._column(name)
                 return self._asked(node, "last", split[0], Column(split[1]), asked)
-            case Literal():
-                return node
             case Aggregate():
                 return self._asked_aggregate(node, asked)
-            case Call(args=args):
-                return replace(node, args=tuple(self._replaced(arg, asked) for arg in args))
-            case Cast(operand=operand) | Alias(operand=operand):
-                return replace(node, operand=self._replaced(operand, asked))
-            case Case(branches=branches, otherwise=otherwise):
-                moved = tuple(
-                    (self._replaced(condition, asked), self._replaced(value, asked)) for condition, value in branches
-                )
-                return Case(moved, None if otherwise is None else self._replaced(otherwise, asked))
+            case _:
+                return with_parts(node, lambda part: self._replaced(part, asked))
 
     def _asked_aggregate(self, node: Aggregate, asked: dict[str, Asked]) -> Node:
         counted = self._rows_counted(node)

@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock.errors import PipelineError
 from penstock.expressions import Expr, lit
-from penstock.expressions.nodes import Aggregate, Alias, Call, Case, Cast, Column, Literal, Node, walk
+from penstock.expressions.nodes import Aggregate, Call, Case, Cast, Column, Literal, Node, walk, with_parts
 from penstock.expressions.typing_rules import Operand, common_type
 from penstock.sql.functions.arguments import (
     argument,
@@ -60,17 +60,10 @@ def _guarded(node: Node, taken: Node) -> Node:
     match node:
         case Column() | Aggregate():
             return Case(((taken, node),))
-        case Literal():
-            return node
-        case Call(args=args):
-            return replace(node, args=tuple(_guarded(arg, taken) for arg in args))
-        case Cast(operand=operand) | Alias(operand=operand):
-            return replace(node, operand=_guarded(operand, taken))
         case Case(branches=((before, Column() | Aggregate() as leaf),), otherwise=None):  # guarded already
             return Case(((Call("and", (taken, before)), leaf),))
-        case Case(branches=branches, otherwise=otherwise):
-            inner = tuple((_guarded(condition, taken), _guarded(value, taken)) for condition, value in branches)
-            return Case(inner, None if otherwise is None else _guarded(otherwise, taken))
+        case _:
+            return with_parts(node, lambda part: _guarded(part, taken))
 
 
 def joined(conditions: Sequence[Expr], function: str) -> Expr:
