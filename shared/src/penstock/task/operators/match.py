@@ -30,21 +30,16 @@ from penstock.functions.patterns.references import VARIABLE
 from penstock.plan.logical import Node
 from penstock.plan.operations.match_rows import MatchRows
 from penstock.state.columns import canonical_keys, key_values
-from penstock.state.counted_rows import COUNT
 from penstock.state.segments import decode_segments
 from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, PassingOperator, RestoredState
-from penstock.task.operators.keyed_table import Beside, KeyedTable
+from penstock.task.operators.keyed_table import KeyedTable
 from penstock.task.operators.progress import GroupWatermarks, LateRows
-from penstock.task.operators.waiting_rows import WaitingRows
-from penstock.types import polars_type
+from penstock.task.operators.waiting_input import WaitingInput
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _KIND: Final = "match"
-_PENDING: Final = "__pending"
-"""Boolean: a row of a segment is one that waits for its time, with the columns of the input."""
-_INPUT: Final = "__in_"
 _VALUE: Final = "__value_"
 _ASKED: Final = "__asked_"
 _NOW: Final = "__now_"
@@ -154,7 +149,6 @@ class MatchOperator(PassingOperator):
         self._where = f"{node.verb} ({node.operator_id})"
         self._searching = _Searching(operation, node)
         self._timed_out = None if operation.timed_out is None else operation.timed_out.name
-        self._input = {field.name: polars_type(field.type) for field in source.schema} | {EVENT_TIME: pl.Int64()}
         self._keys = source.schema.select(source.keys)
         self._by = list(self._keys.names)
         kept = self._searching.kept
@@ -162,7 +156,7 @@ class MatchOperator(PassingOperator):
         state = {_SEARCH: pl.List(pl.Int64), _TIMES: pl.List(pl.Int64), _DEADLINE: pl.Int64()}
         self._table = KeyedTable(self._keys, {**state, **values}, one_by_one=True)
         self._late = LateRows(node)
-        self._waiting = WaitingRows(self._table.freezes)
+        self._waiting = WaitingInput(source, self._table.freezes)
         self._deadlines: list[tuple[int, int, Any]] = []
         """When the time of a key's earliest partial match is over, with a number that tells equal ones apart; a heap.
         Some are there whose match has ended since."""
@@ -186,11 +180,7 @@ class MatchOperator(PassingOperator):
     # -- rows -----------------------------------------------------------------------------------------------------------
 
     def process(self, frame: pl.DataFrame, output: Output) -> None:
-        late = pl.Series(frame[EVENT_TIME].to_numpy() <= self._watermarks.at_rows(frame), dtype=pl.Boolean)
-        if late.any():
-            self._late.refuse(frame.filter(late), output, self._context.metrics)
-            frame = frame.filter(~late)
-        self._waiting.add(canonical_keys(frame.select(list(self._input)), self._keys))
+        self._waiting.add(self._late.on_time(frame, self._watermarks, output, self._context.metrics))
 
     def run_background_slice(self) -> bool:
         return self._waiting.run_background_slice()
@@ -347,14 +337,8 @@ class MatchOperator(PassingOperator):
     # -- snapshots ------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> OperatorSnapshot | None:
-        waiting = [(epoch, map(self._stored, frames)) for epoch, frames in self._waiting.freeze()]
-        beside = Beside(dict(self._stored(pl.DataFrame(schema=self._input)).schema), waiting)
         header = {"kind": _KIND, "state": {name: str(kind) for name, kind in self._table.types.items()}}
-        return OperatorSnapshot(keyed=self._table.freeze(header, self._context, beside))
-
-    def _stored(self, rows: pl.DataFrame) -> pl.DataFrame:
-        columns = [pl.col(name).alias(f"{_INPUT}{name}") for name in self._input if name not in self._by]
-        return rows.select(*self._by, *columns, pl.lit(True).alias(_PENDING), pl.lit(1, pl.Int64).alias(COUNT))
+        return OperatorSnapshot(keyed=self._table.freeze(header, self._context, self._waiting.beside()))
 
     def _restore(self, restored: RestoredState) -> None:
         expected = {name: str(kind) for name, kind in self._table.types.items()}
@@ -365,16 +349,7 @@ class MatchOperator(PassingOperator):
                     "or a condition that looks back reads others now; restore it with those it had, or give the operator "
                     "another uid"
                 )
-            rows = canonical_keys(rows, self._keys)
-            if _PENDING in rows.columns:
-                waits = pl.col(_PENDING).fill_null(False)
-                stored = [name if name in self._by else f"{_INPUT}{name}" for name in self._input]
-                waiting = rows.filter(waits).select(stored)
-                waiting.columns = list(self._input)
-                # Some of a full run were searched, perhaps, before the newest delta was written.
-                due = pl.Series(waiting[EVENT_TIME].to_numpy() <= self._watermarks.at_rows(waiting), dtype=pl.Boolean)
-                self._waiting.add(waiting.filter(~due))
-                rows = rows.filter(~waits)
+            rows = self._waiting.restored(canonical_keys(rows, self._keys), self._watermarks)
             if set(self._table.types) <= set(rows.columns):
                 keys = self._table.load(rows)
                 for key, deadline in zip(keys, rows[_DEADLINE].to_list(), strict=True):

@@ -19,19 +19,14 @@ from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.errors import IncompatibleStateError
 from penstock.plan.logical import Node
 from penstock.state.columns import canonical_keys, key_values
-from penstock.state.counted_rows import COUNT
 from penstock.state.segments import decode_segments
 from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, PassingOperator, RestoredState
-from penstock.task.operators.keyed_table import INDEX, Beside, Expiry, KeyedTable
+from penstock.task.operators.keyed_table import INDEX, Expiry, KeyedTable
 from penstock.task.operators.over_plan import KEY, PLACE, TIMES, OverPlan, with_lists
 from penstock.task.operators.progress import GroupWatermarks, LateRows
-from penstock.task.operators.waiting_rows import WaitingRows
-from penstock.types import polars_type
+from penstock.task.operators.waiting_input import WaitingInput
 
 _KIND: Final = "over"
-_PENDING: Final = "__pending"
-"""Boolean: a row of a segment is one that waits for its time, with the columns of the input."""
-_INPUT: Final = "__in_"
 _ROWS_AT_ONCE: Final = 65_536
 _ROWS_OF_A_KEY: Final = 2_048
 """As frames that reach far back are computed, every row of a key looks at all those of the key that are at hand."""
@@ -44,13 +39,12 @@ class OverOperator(PassingOperator):
         self._operator = node.operator_id
         self._plan = OverPlan(node)
         source = node.inputs[0]
-        self._input = {field.name: polars_type(field.type) for field in source.schema} | {EVENT_TIME: pl.Int64()}
         self._keys = source.schema.select(source.keys)
         self._by = list(self._keys.names)
         self._late = LateRows(node)
         self._table = KeyedTable(self._keys, self._plan.types, one_by_one=self._plan.reaches_back)
         self._expiry = Expiry(self._plan.operation.within_us or 0) if self._plan.reaches_back else None
-        self._waiting = WaitingRows(self._table.freezes)
+        self._waiting = WaitingInput(source, self._table.freezes)
         self._before_end = MIN_WATERMARK
         """Rows that wait for others until the end of the input leave with a time behind this one."""
         self._context: OperatorContext
@@ -68,11 +62,7 @@ class OverOperator(PassingOperator):
     # -- rows -----------------------------------------------------------------------------------------------------------
 
     def process(self, frame: pl.DataFrame, output: Output) -> None:
-        late = pl.Series(frame[EVENT_TIME].to_numpy() <= self._watermarks.at_rows(frame), dtype=pl.Boolean)
-        if late.any():
-            self._late.refuse(frame.filter(late), output, self._context.metrics)
-            frame = frame.filter(~late)
-        self._waiting.add(canonical_keys(frame.select(list(self._input)), self._keys))
+        self._waiting.add(self._late.on_time(frame, self._watermarks, output, self._context.metrics))
 
     def run_background_slice(self) -> bool:
         return self._waiting.run_background_slice()
@@ -161,13 +151,7 @@ class OverOperator(PassingOperator):
 
     def snapshot(self) -> OperatorSnapshot | None:
         header = {"kind": _KIND, "state": {name: str(kind) for name, kind in self._table.types.items()}}
-        waiting = [(window, map(self._stored, frames)) for window, frames in self._waiting.freeze()]
-        beside = Beside(dict(self._stored(pl.DataFrame(schema=self._input)).schema), waiting)
-        return OperatorSnapshot(keyed=self._table.freeze(header, self._context, beside))
-
-    def _stored(self, rows: pl.DataFrame) -> pl.DataFrame:
-        columns = [pl.col(name).alias(f"{_INPUT}{name}") for name in self._input if name not in self._by]
-        return rows.select(*self._by, *columns, pl.lit(True).alias(_PENDING), pl.lit(1, pl.Int64).alias(COUNT))
+        return OperatorSnapshot(keyed=self._table.freeze(header, self._context, self._waiting.beside()))
 
     def _restore(self, restored: RestoredState) -> None:
         expected = {name: str(kind) for name, kind in self._table.types.items()}
@@ -177,16 +161,7 @@ class OverOperator(PassingOperator):
                     f"operator {self._operator!r}: the snapshot holds rows for other columns over rows; restore it with "
                     "the same columns, or give the operator another uid"
                 )
-            rows = canonical_keys(rows, self._keys)
-            if _PENDING in rows.columns:
-                waits = pl.col(_PENDING).fill_null(False)
-                stored = [name if name in self._by else f"{_INPUT}{name}" for name in self._input]
-                waiting = rows.filter(waits).select(stored)
-                waiting.columns = list(self._input)
-                # Some of a full run were computed, perhaps, before the newest delta was written.
-                due = pl.Series(waiting[EVENT_TIME].to_numpy() <= self._watermarks.at_rows(waiting), dtype=pl.Boolean)
-                self._waiting.add(waiting.filter(~due))
-                rows = rows.filter(~waits)
+            rows = self._waiting.restored(canonical_keys(rows, self._keys), self._watermarks)
             if set(self._table.types) <= set(rows.columns):
                 keys = self._table.load(rows)
                 if self._expiry is not None:

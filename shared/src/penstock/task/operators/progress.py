@@ -121,6 +121,16 @@ class LateRows:
         self._tag = operation.late.name if operation.late else None
         self._names = [*(columns or node.inputs[0].schema).names, EVENT_TIME]
 
+    def on_time(
+        self, frame: pl.DataFrame, watermarks: GroupWatermarks, output: Output, metrics: OperatorMetrics
+    ) -> pl.DataFrame:
+        """The rows that are not behind the watermark; those that are, are taken as late ones."""
+        late = pl.Series(frame[EVENT_TIME].to_numpy() <= watermarks.at_rows(frame), dtype=pl.Boolean)
+        if not late.any():
+            return frame
+        self.refuse(frame.filter(late), output, metrics)
+        return frame.filter(~late)
+
     def refuse(self, late: pl.DataFrame, output: Output, metrics: OperatorMetrics) -> None:
         """Take late rows."""
         if late.height == 0:

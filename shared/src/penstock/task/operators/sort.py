@@ -75,11 +75,7 @@ class SortOperator(PassingOperator):
         if not self._by_event_time:
             self._waiting.add(self._placed(frame.rename({EVENT_TIME: _TIME}) if self._timed else frame))
             return
-        late = pl.Series(frame[EVENT_TIME].to_numpy() <= self._watermarks.at_rows(frame), dtype=pl.Boolean)
-        if late.any():
-            self._late.refuse(frame.filter(late), output, self._context.metrics)
-            frame = frame.filter(~late)
-        self._waiting.add(frame)
+        self._waiting.add(self._late.on_time(frame, self._watermarks, output, self._context.metrics))
 
     def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Rows with their places in the order as the time for which they wait; no row waits for the least of all times,
