@@ -123,6 +123,14 @@ class Automaton:
         return tuple(_bits(edge.contiguity == "next" for edge in edges) for edges in self.edges)
 
     @cached_property
+    def all_conditions(self) -> int:
+        """The conditions that rows are asked, as bits."""
+        asked = {position.condition for position in self.positions[1:]}
+        asked |= {position.until for position in self.positions if position.until is not None}
+        asked |= {guard.condition for edges in self.edges for edge in edges for guard in edge.guards}
+        return sum(1 << condition for condition in asked)
+
+    @cached_property
     def may_leave_out(self) -> bool:
         """Whether a row that fulfils no condition only makes a gap: no match is complete because it comes."""
         ends = (edge for edges in self.edges for edge in edges if edge.target is None)

@@ -23,9 +23,11 @@ from penstock.types import (
     DATE,
     DURATION,
     FLOAT64,
+    INT64,
     INTEGERS,
     STRING,
     TIMESTAMP,
+    UINT64,
     DataType,
     Field,
     Schema,
@@ -99,7 +101,7 @@ class Remembered:
                 return None if memory is None else _total(memory) / memory[1]
 
     def _fitting(self, total: Any) -> Any:
-        least, most = (0, 2**64 - 1) if str(self.type) == "uint64" else (-(2**63), 2**63 - 1)
+        least, most = (0, 2**64 - 1) if self.type == UINT64 else (-(2**63), 2**63 - 1)
         if isinstance(total, int) and not least <= total <= most:
             raise UserCodeError(
                 f"match: a condition asks for a sum that does not fit into {self.type}; add floats instead: "
@@ -186,7 +188,6 @@ class Evaluator:
         self._places = places
         self._remembered = remembered
         self._columns = {part: self._column(part) for part in schema.names}
-        self._condition = condition
         self._lowered = to_polars(condition, schema, "match")
         self._fast = self._compiled(condition.node)
 
@@ -203,10 +204,11 @@ class Evaluator:
         """The same, computed as a column."""
         import polars as pl
 
+        from penstock.state.number_columns import of_numbers  # loads Polars
+
         columns: list[pl.Series] = []
         for name, read in self._columns.items():
-            kind = polars_type(self._schema.field(name).type)
-            columns.append(pl.Series(name, [read(values, memory)], as_numbers(kind)).cast(kind))
+            columns.append(of_numbers(name, [read(values, memory)], polars_type(self._schema.field(name).type)))
         return pl.DataFrame(columns).select(self._lowered.alias("it")).item()
 
     def _column(self, name: str) -> Callable[[Values, Values], Any]:
@@ -235,7 +237,7 @@ class Evaluator:
             case Call(function=function, args=(left, right)) if function in _COMPUTED:
                 left, right = self._alike(left, right), self._alike(right, left)
                 kinds = {self._type(left), self._type(right), self._type(node)}
-                return self._both(left, right, _COMPUTED[function]) if kinds in ({FLOAT64}, *_INTEGER_KINDS) else None
+                return self._both(left, right, _COMPUTED[function]) if kinds in ({FLOAT64}, {INT64}) else None
             case _:
                 return None
 
@@ -273,9 +275,6 @@ class Evaluator:
         return output_field(Expr(node), self._schema, "match", "it").type
 
 
-_INTEGER_KINDS: Final = tuple({kind} for kind in INTEGERS if str(kind) == "int64")
-
-
 def _family(kind: DataType) -> object:
     """Types whose values Python compares as Polars does are of one family."""
     return "integer" if kind in INTEGERS else kind if kind in _PLAIN else object()
@@ -297,17 +296,6 @@ def _logic(
         return found
 
     return logic
-
-
-def as_numbers(kind: Any) -> Any:
-    """The type in which values of a row are: moments and durations are whole numbers, also in lists."""
-    import polars as pl
-
-    if isinstance(kind, pl.List):
-        return pl.List(as_numbers(kind.inner))
-    if not kind.is_temporal():
-        return kind
-    return pl.Int32() if kind == pl.Date else pl.Int64()
 
 
 def schema_of(condition: Expr, row: Schema, asked: Mapping[str, DataType]) -> Schema:

@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, repeat
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 
 from penstock.state.backend import ABSENT, FrozenTable, Table
 from penstock.state.columns import key_frame, key_values
 from penstock.state.deltas import BY_ROW, REMOVED
 from penstock.state.freezes import BASE, EVERYTHING, Freeze, Freezes, FrozenAt
+from penstock.state.number_columns import of_numbers, tuples_of
 from penstock.state.rocks.table import FrozenRocksTable, RocksTable
 from penstock.state.row_store import RowStore, RowView
 from penstock.state.segments import encode_segments
@@ -128,7 +128,7 @@ class KeyedTable:
         if self._store is not None and rows.height >= _LEAST_STORED:
             put: Iterable[Any] = self._store.append(rows.select(*self._stored))
         else:
-            put = _tuples([rows[name] for name in self._stored], rows.height)
+            put = tuples_of([rows[name] for name in self._stored], rows.height)
         self._table.put_many(keys, put)
 
     def put_rows(self, rows: Mapping[Any, tuple[Any, ...]]) -> None:
@@ -325,44 +325,5 @@ def _frame(rows: list[Any], types: Mapping[str, pl.DataType], stored: RowView | 
 
 
 def _of_tuples(rows: list[tuple[Any, ...]], types: Mapping[str, pl.DataType]) -> pl.DataFrame:
-    columns: list[pl.Series] = []
-    for index, (name, kind) in enumerate(types.items()):
-        stored = _as_numbers(kind)
-        column = _column(name, list(map(itemgetter(index), rows)), stored)
-        columns.append(column if stored == kind else column.cast(kind))
-    return pl.DataFrame(columns)
-
-
-def _as_numbers(kind: pl.DataType) -> pl.DataType:
-    """The type with numbers for moments and durations, which Polars takes tens of times as fast to Python and back."""
-    if isinstance(kind, pl.List):
-        return pl.List(_as_numbers(cast("pl.DataType", kind.inner)))
-    if not kind.is_temporal():
-        return kind
-    return pl.Int32() if kind == pl.Date else pl.Int64()
-
-
-def _column(name: str, values: list[Any], kind: pl.DataType) -> pl.Series:
-    if not isinstance(kind, pl.List):
-        return pl.Series(name, values, kind)
-    # Several times as fast as Polars makes a column of lists; `pa.array` of a Python list would import pandas, if it is
-    # installed.
-    lengths = np.fromiter((0 if value is None else len(value) for value in values), np.int64, len(values))
-    offsets = pl.Series(np.concatenate([[0], np.cumsum(lengths)]), dtype=pl.Int64).to_arrow()
-    flat = pl.Series(list(chain.from_iterable(value or () for value in values)), dtype=kind.inner)
-    missing = pl.Series([value is None for value in values], dtype=pl.Boolean)
-    mask = missing.to_arrow() if missing.any() else None
-    return pl.Series(
-        name, pa.LargeListArray.from_arrays(cast("pa.Int64Array", offsets), flat.to_arrow(), mask=mask), kind
-    )
-
-
-def _tuples(columns: Sequence[pl.Series], height: int) -> Iterable[tuple[Any, ...]]:
-    """The rows; several times as fast as `DataFrame.rows()`, which makes them one by one."""
-    if not columns:
-        return [()] * height
-    return zip(*(_values(column) for column in columns), strict=True)
-
-
-def _values(column: pl.Series) -> list[Any]:
-    return (column if _as_numbers(column.dtype) == column.dtype else column.to_physical()).to_list()
+    columns = enumerate(types.items())
+    return pl.DataFrame([of_numbers(name, list(map(itemgetter(at), rows)), kind) for at, (name, kind) in columns])

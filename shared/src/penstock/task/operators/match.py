@@ -11,7 +11,7 @@ The event time of a result is that of the row, or the end of the time, that deci
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, count, islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -22,14 +22,15 @@ from penstock.core.batches import EVENT_TIME, WATERMARK
 from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.errors import IncompatibleStateError, UserCodeError, without_context
 from penstock.expressions import Expr, to_polars
-from penstock.functions.patterns.automaton import START, Automaton
-from penstock.functions.patterns.looking_back import Evaluator, Remembered, as_numbers, remembering, schema_of
+from penstock.functions.patterns.automaton import START
+from penstock.functions.patterns.looking_back import Evaluator, Remembered, remembering, schema_of
 from penstock.functions.patterns.matching import KeySearch, Link, Row, Search, minds_gaps, packed, unpacked
 from penstock.functions.patterns.planning import MatchPlan
 from penstock.functions.patterns.references import VARIABLE
 from penstock.plan.logical import Node
 from penstock.plan.operations.match_rows import MatchRows
 from penstock.state.columns import canonical_keys, key_values
+from penstock.state.number_columns import of_numbers, tuples_of
 from penstock.state.segments import decode_segments
 from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, PassingOperator, RestoredState
 from penstock.task.operators.keyed_table import KeyedTable
@@ -101,7 +102,7 @@ class _Searching:
         begins = (plan.automaton.positions[cast("int", edge.target)] for edge in plan.automaton.edges[START])
         self.beginning = sum({1 << position.condition for position in begins})
         """The conditions of rows with which matches begin, as bits."""
-        self.all = sum(1 << number for number in _used(plan.automaton)) if plan.automaton.may_leave_out else None
+        self.all = plan.automaton.all_conditions if plan.automaton.may_leave_out else None
         """All conditions, as bits; None if no row may be left out."""
         ordered = [each for _, each in remembered.values()]
         self.search = Search(
@@ -132,8 +133,7 @@ class _Searching:
             pl.Series(VARIABLE, names, pl.String),
         ]
         for place, name in enumerate(self.plan.measured):
-            if name != VARIABLE:
-                columns.append(_column(name, [row.values[place] for row, _ in every], self.types[name]))
+            columns.append(of_numbers(name, [row.values[place] for row, _ in every], self.types[name]))
         frame = pl.DataFrame(columns)
         return frame.group_by(_MATCH, maintain_order=True).agg(self.plan.measures.init_grouped).select(
             self.plan.measures.finish
@@ -211,29 +211,21 @@ class MatchOperator(PassingOperator):
         groups = by_key.agg(_PLACE, pl.col(_BEGINS).any())
         keys = key_values(groups, self._keys)
         states = self._table.rows(keys)
-        looked_at = [state is not None or begin for state, begin in zip(states, groups[_BEGINS], strict=True)]
-        if not any(looked_at):
+        begun = zip(states, groups[_BEGINS], strict=True)
+        looked_at = [place for place, (state, begins) in enumerate(begun) if state is not None or begins]
+        if not looked_at:
             return
-        groups = groups.filter(pl.Series(looked_at))
+        groups = groups[looked_at]
         order = groups[_PLACE].explode().to_numpy()
         times, fulfilled = due[EVENT_TIME].to_numpy()[order], fulfilled[order]
         gaps = _Gaps(times, self._searching.counts(fulfilled), groups[_PLACE].list.len().to_numpy().astype(np.int64))
         rows = due[order[gaps.kept]]
-        taken = zip(
-            times[gaps.kept].tolist(), fulfilled[gaps.kept].tolist(), self._values(rows), gaps.before, strict=True
-        )
-        some = (
-            each for each, is_looked_at in zip(zip(keys, states, strict=True), looked_at, strict=True) if is_looked_at
-        )
-        for (key, state), number, behind in zip(some, gaps.lengths, gaps.behind, strict=True):
+        values = tuples_of(rows.select(self._searching.values).get_columns(), rows.height)
+        taken = zip(times[gaps.kept].tolist(), fulfilled[gaps.kept].tolist(), values, gaps.before, strict=True)
+        for place, number, behind in zip(looked_at, gaps.lengths, gaps.behind, strict=True):
+            state = states[place]
             if number or state is None or minds_gaps(state[0]):
-                self._search_key(key, state, list(islice(taken, number)), behind)
-
-    def _values(self, rows: pl.DataFrame) -> Iterable[tuple[Any, ...]]:
-        if not self._searching.values:
-            return [()] * rows.height
-        columns = rows.select(self._searching.values).get_columns()
-        return zip(*(each.cast(as_numbers(each.dtype)).to_list() for each in columns), strict=True)
+                self._search_key(keys[place], state, list(islice(taken, number)), behind)
 
     def _search_key(
         self, key: Any, state: tuple[Any, ...] | None, rows: list[tuple[int, int, tuple[Any, ...], int]], behind: int
@@ -380,15 +372,3 @@ class _Gaps:
         """The same behind the last one that is kept of each key."""
         self.lengths: list[int] = np.add.reduceat(kept.astype(np.int64), begins).tolist()
         """How many are kept of each key."""
-
-
-def _used(automaton: Automaton) -> set[int]:
-    """The conditions that rows are asked."""
-    of_rows = {position.condition for position in automaton.positions[1:]}
-    ends = {position.until for position in automaton.positions if position.until is not None}
-    guards = {guard.condition for edges in automaton.edges for edge in edges for guard in edge.guards}
-    return of_rows | ends | guards
-
-
-def _column(name: str, values: list[Any], kind: pl.DataType) -> pl.Series:
-    return pl.Series(name, values, as_numbers(kind)).cast(kind)
