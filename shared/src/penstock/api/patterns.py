@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 from penstock.core.arguments import checked
 from penstock.core.times import Duration, duration_us
@@ -24,6 +24,7 @@ from penstock.functions.patterns.describing import text_of
 Often = int | tuple[int, int | None]
 """How often a part occurs: a number, or the least and the greatest one, None for any."""
 AfterMatch = Literal["no_skip", "to_next", "past_last_row"] | tuple[Literal["to_first", "to_last"], str]
+_SKIPS: Final = {"no_skip": Skip("none"), "to_next": Skip("next"), "past_last_row": Skip("past_last")}
 
 
 @checked
@@ -204,28 +205,22 @@ def _within(within: Duration | None) -> int | None:
     return None if within is None else duration_us(within, "match: within", positive=True)
 
 
-def _check_tuple(after_match: tuple[object, ...]) -> None:
+def skip_of(after_match: AfterMatch) -> Skip:
+    """Where the search goes on behind a match, as users say it.
+
+    Raises:
+        PipelineError: a tuple is not one of those that there are.
+    """
+    return _skip_to(after_match) if isinstance(after_match, tuple) else _SKIPS[after_match]
+
+
+def _skip_to(after_match: tuple[object, ...]) -> Skip:
     match after_match:
-        case ("to_first" | "to_last", str()):
-            return
+        case ("to_first", str(variable)):
+            return Skip("first", variable)
+        case ("to_last", str(variable)):
+            return Skip("last", variable)
         case _:
             raise PipelineError(
                 f"match: there is no after_match={after_match!r}; a tuple is ('to_first', name) or ('to_last', name)"
             )
-
-
-def skip_of(after_match: AfterMatch) -> Skip:
-    """Where the search goes on behind a match, as users say it."""
-    if isinstance(after_match, tuple):
-        _check_tuple(after_match)
-    match after_match:
-        case "no_skip":
-            return Skip("none")
-        case "to_next":
-            return Skip("next")
-        case "past_last_row":
-            return Skip("past_last")
-        case ("to_first", variable):
-            return Skip("first", variable)
-        case ("to_last", variable):
-            return Skip("last", variable)

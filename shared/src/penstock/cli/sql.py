@@ -30,7 +30,6 @@ from penstock.sql.binding.queries import Binder
 from penstock.sql.parsing import statements
 from penstock.sql.programs import Session
 from penstock.sql.syntax import Describe, Explain, Insert, Part, Query, SetOption, Show, StatementSet
-from penstock.sql.testing.tables import cell_of
 from penstock.sql.text import SqlText, read_sql
 
 try:
@@ -187,9 +186,7 @@ class Asked:
             for row in frame.iter_rows(named=True):
                 print(json.dumps(row, default=str, ensure_ascii=False))
             return
-        kinds = [each.type for each in answer.fields]
-        rows = [[cell_of(value, kind) for value, kind in zip(row, kinds, strict=True)] for row in frame.iter_rows()]
-        self._table(frame.columns, rows)
+        self._table(frame.columns, answer.cells(frame))
         self.output.print(f"{frame.height:,} {'row' if frame.height == 1 else 'rows'}", style="dim", highlight=False)
 
     def _table(self, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -20,6 +20,7 @@ from penstock.sql.functions.arguments import sql_name
 from penstock.sql.functions.catalogue import WORDS
 from penstock.sql.parsing.statements import Parser
 from penstock.sql.syntax import Describe, Show, TableName
+from penstock.sql.testing.tables import cell_of
 from penstock.sql.text import SqlError, SqlText
 from penstock.sql.writing import finished
 
@@ -69,6 +70,11 @@ class Answer:
             nulls_last=[bool(each.nulls_last) for each in self.order],
             maintain_order=True,
         )
+
+    def cells(self, shown: pl.DataFrame) -> list[tuple[str, ...]]:
+        """The values of the columns that are shown as texts, as tables of tests have them."""
+        kinds = [each.type for each in self.fields]
+        return [tuple(map(cell_of, row, kinds)) for row in shown.iter_rows()]
 
     def shown(self, found: pl.DataFrame) -> pl.DataFrame:
         """The columns that are shown, under the names that the query gives them."""

@@ -39,7 +39,7 @@ from penstock.sql.testing.changes import Log
 from penstock.sql.testing.comparing import Found, wants_changes, with_kinds
 from penstock.sql.testing.files import Check, SqlTest
 from penstock.sql.testing.given import GivenTable
-from penstock.sql.testing.tables import TextTable, cell_of
+from penstock.sql.testing.tables import TextTable
 from penstock.sql.text import SqlText
 from penstock.testing.feeds import Feed, elapse
 from penstock.testing.pipelines import run_plan
@@ -196,13 +196,13 @@ def _final(answer: Answer, log: Log) -> Found:
     """The rows that are left at the end, in their order."""
     frame = answer.sorted(_frame(answer, log.final()))
     ties = [repr(row) for row in frame.select(answer.ordered_by).iter_rows()] if answer.order else None
-    return Found(answer.fields, _cells(answer, frame), ties)
+    return Found(answer.fields, answer.cells(answer.shown(frame)), ties)
 
 
 def _changes(answer: Answer, log: Log) -> Found:
     """All changes, in the order in which they came."""
     changes = [*log.changes()]
-    rows = _cells(answer, _frame(answer, [row for _, row in changes]))
+    rows = answer.cells(answer.shown(_frame(answer, [row for _, row in changes])))
     own = [name for _, name in answer.columns]
     key = log.key if log.key is not None and {*log.key} <= {*own} else own
     return Found(
@@ -215,12 +215,6 @@ def _changes(answer: Answer, log: Log) -> Found:
 def _frame(answer: Answer, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     schema = answer.rows.node.row_schema.polars()
     return pl.DataFrame([{name: row[name] for name in schema} for row in rows], schema=schema, orient="row")
-
-
-def _cells(answer: Answer, frame: pl.DataFrame) -> list[tuple[str, ...]]:
-    kinds = [each.type for each in answer.fields]
-    shown = answer.shown(frame)
-    return [tuple(cell_of(value, kind) for value, kind in zip(row, kinds, strict=True)) for row in shown.iter_rows()]
 
 
 # -- what the program has written, read again --------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from penstock.plan.building.changes import aggregated_changes
 from penstock.plan.building.grouping_sets import check_grouped
 from penstock.plan.building.rows import Rows
 from penstock.plan.building.schemas import aggregates_schema, over_schema, top_schema
+from penstock.plan.building.times import check_in_event_time
 from penstock.plan.logical import Node
 from penstock.plan.operation import Named
 from penstock.plan.operations.aggregate_changes import AggregateChanges
@@ -122,11 +123,7 @@ def over_frame(node: Node, within: Duration | None, rows: int | None) -> Over:
     Raises:
         PipelineError: the rows have no event time, or both are given.
     """
-    if not node.event_time:
-        raise PipelineError(
-            "over: the stream has no event time, by which its rows are ordered; say event_time='column' at the "
-            "source, or with_event_time(...)"
-        )
+    check_in_event_time(node, "over")
     if within is not None and rows is not None:
         raise PipelineError("over: give within= or rows=, not both")
     if rows is not None and rows < 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from penstock.errors import PipelineError, nearest
@@ -127,6 +127,13 @@ def check_rows(rows: Rows, predicate: Expr, otherwise: str) -> Rows:
     if rows.node.mode == "retract":
         predicate = predicate | col(RETRACTED)
     return rows.derive(Check(predicate, otherwise), rows.schema, rows.node.row_type, mode=rows.node.mode)
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """The name, or one like it, of a column that is not there."""
+    while name in taken:
+        name += "_"
+    return name
 
 
 def _all_of(predicates: Sequence[Expr]) -> Expr:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.errors import PipelineError
 from penstock.functions.patterns.planning import MatchPlan
+from penstock.plan.building.times import check_in_event_time
 from penstock.types import Schema
 
 if TYPE_CHECKING:
@@ -24,11 +25,7 @@ def match_rows(keyed: Rows, operation: MatchRows) -> Rows:
             does not fit the columns and the names of the pattern.
     """
     node = keyed.node
-    if not node.event_time:
-        raise PipelineError(
-            f"{_VERB}: the stream has no event time, by which its rows are ordered; say event_time='column' at the "
-            "source, or with_event_time(...)"
-        )
+    check_in_event_time(node, _VERB)
     planned = MatchPlan.of(operation.pattern, operation.skip, operation.within_us, operation.measures, node.schema)
     schema = Schema(planned.measures.output_fields)
     found = keyed.derive(operation, schema)

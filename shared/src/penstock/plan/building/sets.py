@@ -12,7 +12,7 @@ from penstock.errors import PipelineError
 from penstock.expressions import Expr, col, count, lit, when
 from penstock.functions.windows.definitions import RETRACTED
 from penstock.plan.building.changes import current_rows
-from penstock.plan.building.columns import check_alike, union
+from penstock.plan.building.columns import check_alike, free_name, union
 from penstock.plan.building.keys import check_keys, keyed
 from penstock.plan.building.rows import Rows
 from penstock.plan.operations.aggregate_changes import AggregateChanges
@@ -44,7 +44,7 @@ def set_operation(verb: Verb, left: Rows, right: Rows, ttl: Duration | None, *, 
     check_keys(schema, schema.names, verb)
     if RETRACTED in schema:
         raise PipelineError(f"{verb}: there is a column {RETRACTED!r} already; rename it before")
-    side, event_time = _free_name(schema), all(rows.node.event_time for rows in both)
+    side, event_time = free_name("left", schema), all(rows.node.event_time for rows in both)
     sides = [
         _of_side(rows, schema.names, side, is_left=is_left, event_time=event_time)
         for rows, is_left in zip(both, (True, False), strict=True)
@@ -56,14 +56,6 @@ def set_operation(verb: Verb, left: Rows, right: Rows, ttl: Duration | None, *, 
     else:
         operation = AggregateChanges((), verb, _holds(verb, col(side)), ttl_us)
     return by_row.derive(operation, Schema((*schema, Field(RETRACTED, BOOLEAN))), keys=schema.names, mode="retract")
-
-
-def _free_name(schema: Schema) -> str:
-    """That of a column which is not there."""
-    name = "left"
-    while name in schema:
-        name += "_"
-    return name
 
 
 def _of_side(rows: Rows, names: Sequence[str], side: str, *, is_left: bool, event_time: bool) -> Rows:

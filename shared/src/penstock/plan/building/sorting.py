@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.errors import PipelineError
 from penstock.expressions import col, lit
 from penstock.plan.building.changes import has_end
-from penstock.plan.building.columns import project
+from penstock.plan.building.columns import free_name, project
 from penstock.plan.building.keys import keyed
 from penstock.plan.building.rows import Rows
 from penstock.plan.building.schemas import check_orders
@@ -47,9 +47,7 @@ def sort(rows: Rows, by: Sequence[Order], late: OutputTag[Any] | None = None, *,
     if ends and late is not None:
         raise PipelineError(f"{_VERB}: late_to= is for inputs without an end; of one that ends, no row is late")
     names = node.row_schema.names
-    key = "all"
-    while key in names:
-        key += "_"
+    key = free_name("all", names)
     together = project(rows, "with_columns", (*((name, col(name)) for name in names), (key, lit(True))))
     operation = Sort(tuple(by[not ends :]), not ends, late)
     found = keyed(together, (key,)).derive(operation, node.row_schema, node.row_type)

@@ -9,7 +9,7 @@ from penstock.expressions import Expr, col, row_field
 from penstock.expressions.nodes import Column
 from penstock.functions.windows.definitions import RETRACTED
 from penstock.plan.building.changes import current_rows, known_keys
-from penstock.plan.building.columns import project
+from penstock.plan.building.columns import free_name, project
 from penstock.plan.building.keys import keyed
 from penstock.plan.building.rows import Rows
 from penstock.plan.logical import Node, reached
@@ -50,7 +50,7 @@ def temporal_filter(rows: Rows, valid_from: str | Expr | None, valid_until: str 
         kind = row_field(expr, node.row_schema, _VERB, name).type
         if kind != TIMESTAMP:
             raise PipelineError(f"{_VERB}: {name} = {expr} is {kind}; a time of type {TIMESTAMP} is needed")
-        column = expr.node.name if isinstance(expr.node, Column) else _free(name, columns)
+        column = expr.node.name if isinstance(expr.node, Column) else free_name(name, columns)
         bounds[name] = Bound(column, expr)
         columns[column] = expr
     timed = project(rows, "with_columns", tuple(columns.items()))
@@ -59,12 +59,6 @@ def temporal_filter(rows: Rows, valid_from: str | Expr | None, valid_until: str 
     operation = TemporalFilter(bounds.get("valid_from"), bounds.get("valid_until"))
     schema = Schema((*node.row_schema, Field(RETRACTED, BOOLEAN)))
     return by_key.derive(operation, schema, event_time=False, mode="retract")
-
-
-def _free(name: str, taken: dict[str, Expr]) -> str:
-    while name in taken:
-        name += "_"
-    return name
 
 
 def event_time_advances(node: Node) -> bool:

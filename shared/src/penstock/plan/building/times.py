@@ -7,6 +7,7 @@ from penstock.connectors.declaring import watermark_strategy, zone
 from penstock.connectors.event_times import TimeUnit, event_time_form
 from penstock.connectors.watermarks import for_rows
 from penstock.core.times import Duration, duration_us
+from penstock.errors import PipelineError
 from penstock.expressions import Expr
 from penstock.expressions.nodes import Column
 from penstock.plan.building.rows import Rows
@@ -43,6 +44,15 @@ def with_processing_time(rows: Rows, every: Duration) -> Rows:
     """The moment at which a row passes as event time."""
     operation = AssignProcessingTime(duration_us(every, "with_processing_time: every", positive=True))
     return rows.derive(operation, rows.schema, rows.node.row_type, event_time=True)
+
+
+def check_in_event_time(node: Node, verb: str) -> None:
+    """Raise `PipelineError` if rows have no event time, by which `verb` puts them in order."""
+    if not node.event_time:
+        raise PipelineError(
+            f"{verb}: the stream has no event time, by which its rows are ordered; say event_time='column' at the "
+            "source, or with_event_time(...)"
+        )
 
 
 def event_time_column(node: Node) -> str | None:
