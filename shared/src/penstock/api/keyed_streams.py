@@ -227,7 +227,7 @@ class KeyedStream(StreamBase, Generic[T]):
                 greatest value then, as in databases. A list has one for each of `by`.
             offset: how many of the best rows are left out; ranks count them.
             rank: the name of the column of ranks. None: there is none, and the rows are `UpsertStream.changes` in the
-                columns of the stream: a row is added when it comes to be one of the best, and taken back when it is none
+                columns of the stream: a row is added when it comes to be one of the best, and retracted when it is none
                 any more, and nothing is sent when only ranks change.
             ttl: how long the ranks of a key are kept after one of them changed, in processing time and up to an eighth
                 longer; its next row begins anew then, and nothing is sent before that. As `state_ttl` says if not given.

@@ -306,7 +306,7 @@ class Stream(StreamBase, Generic[T]):
     ) -> UpsertStream:
         """The rows of this stream that are not in the other one, once each, as `UpsertStream.changes`: SQL's EXCEPT.
 
-        A row is taken back when the other stream has it, and comes again when that has it no longer. With `all=True` a
+        A row is retracted when the other stream has it, and comes again when that has it no longer. With `all=True` a
         row is there as often as this stream has more of it than the other one: SQL's EXCEPT ALL. What is said of
         `intersect` holds here too.
 
@@ -423,7 +423,7 @@ class Stream(StreamBase, Generic[T]):
         Without a word on time all rows of a key meet (Flink: regular join), and all rows of both streams are kept, or as
         long as `ttl` says. Then `other` may be a stream of updates, of which the rows that hold are joined, and no event
         time is needed. Results are changes (`UpsertStream.changes`), because a row that was alone, or met one that is
-        replaced, is taken back; but facts if none can be: of `"inner"` and `"semi"` of two streams of facts. They have
+        replaced, is retracted; but facts if none can be: of `"inner"` and `"semi"` of two streams of facts. They have
         the later event time of both rows, or that of the change, if both streams have one.
 
         `other` may be a `Lookup`, such as `postgres.Lookup("customers", ...)`: then every row is beside those that the

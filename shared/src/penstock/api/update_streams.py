@@ -1,6 +1,6 @@
 """Streams of updates: rows that make earlier ones no longer true, and what can be done with them.
 
-An update replaces the former row of its key. As changes, the former row is taken back before the new one is added, so
+An update replaces the former row of its key. As changes, the former row is retracted before the new one is added, so
 that sums over other keys stay right; the verbs that need that put it in between by themselves.
 """
 
@@ -74,14 +74,14 @@ class UpsertStream(StreamBase):
         return "aggregate with windows without allowed_lateness"
 
     def changes(self, *, ttl: Duration | None = None) -> UpsertStream:
-        """The same as changes: what an update replaces is taken back, by a row with `retracted` true, before the new row.
+        """The same as changes: what an update replaces is retracted, by a row with `retracted` true, before the new row.
 
         Of the updates of a key in one batch only the last counts, and what changes nothing is not sent. The rows that
-        were not taken back are, at any time, those that hold (those are -U and -D of Flink's toChangelogStream).
+        were not retracted are, at any time, those that hold (those are -U and -D of Flink's toChangelogStream).
 
         Args:
             ttl: how long the row of a key is kept after its last update, in processing time and up to an eighth longer;
-                its next row is added without anything being taken back then. What changes nothing is then sent, too, so
+                its next row is added without anything being retracted then. What changes nothing is then sent, too, so
                 that the keys behind live on. As `state_ttl` says if not given.
 
         Raises:
@@ -99,7 +99,7 @@ class UpsertStream(StreamBase):
         return UpsertStream(self._pipeline, rows.node)
 
     def filter(self, *predicates: Expr) -> UpsertStream:
-        """Only the rows for which every predicate is true, as `changes`: one that no longer holds is taken back.
+        """Only the rows for which every predicate is true, as `changes`: one that no longer holds is retracted.
 
         Example:
             >>> totals = bids.key_by("auction").agg(bids=count(), revenue=col("price").sum())
@@ -135,10 +135,10 @@ class UpsertStream(StreamBase):
         max_out_of_orderness: Duration | None = None,
         watermarks: WatermarkStrategy | None = None,
     ) -> UpsertStream:
-        """As `changes`, with a time of the row as event time: a row is taken back at the time at which it was added.
+        """As `changes`, with a time of the row as event time: a row is retracted at the time at which it was added.
 
         So windows behind know where to take it back. The arguments are those of `Stream.with_event_time`; watermarks
-        should leave as much time as a row may be taken back after, since windows are sent once.
+        should leave as much time as a row may be retracted after, since windows are sent once.
 
         Raises:
             PipelineError: event time cannot be read from such values.
@@ -203,7 +203,7 @@ class UpsertStream(StreamBase):
     def distinct(self, *columns: str, ttl: Duration | None = None) -> UpsertStream:
         """The values of these columns, of all if none is named, that any row has, once each, as `changes`.
 
-        They are taken back with the last row that has them. What is kept is how many rows have them.
+        They are retracted with the last row that has them. What is kept is how many rows have them.
 
         Args:
             *columns: their names.
@@ -359,7 +359,7 @@ class UpsertStream(StreamBase):
         Args:
             sink: where they go.
             ttl: how long the row of a key is kept after its last change, in processing time and up to an eighth longer,
-                where the sink needs that: to be taken back, or because the sink has one row of another key than that of
+                where the sink needs that: to be retracted, or because the sink has one row of another key than that of
                 the updates. As `state_ttl` says if not given.
 
         Raises:
@@ -455,8 +455,8 @@ class KeyedUpdates(StreamBase):
         `cumulative("1d", every="1h")`, by the time that `with_event_time` says.
 
         Raises:
-            PipelineError: it says none, so a row that is taken back would be looked for in the window of the change; or
-                windows are sessions, which rows that are taken back would part.
+            PipelineError: it says none, so a row that is retracted would be looked for in the window of the change; or
+                windows are sessions, which rows that are retracted would part.
 
         Example:
             >>> totals = bids.key_by("auction").agg(revenue=col("price").sum(), newest=col("at").max())
@@ -479,7 +479,7 @@ class KeyedUpdates(StreamBase):
     ) -> UpsertStream:
         """The best `n` rows of every key that hold, as `UpsertStream.changes`: the keys, the rank from 1, the others.
 
-        What stood at a rank is taken back when another row comes to stand there, or none. All rows of a key are kept.
+        What stood at a rank is retracted when another row comes to stand there, or none. All rows of a key are kept.
         Of equal rows the one that was added first is the better one; null and NaN are behind all others.
 
         Args:
@@ -521,7 +521,7 @@ class KeyedUpdates(StreamBase):
         """Every row that holds beside the others of its key, in any order: SQL's OVER, kept current.
 
         Behind `with_columns` they are `UpsertStream.changes`: where the change of one row changes what is computed for
-        others, these are taken back and added anew. An aggregate is of the rows of its frame:
+        others, these are retracted and added anew. An aggregate is of the rows of its frame:
 
         * all rows of the key, if there is no order;
         * with an order those up to the row, and those that are equal to it in the order (SQL's RANGE);
@@ -555,7 +555,7 @@ class KeyedUpdates(StreamBase):
     def agg(self, *, ttl: Duration | None = None, **aggregates: Expr) -> UpsertStream:
         """The running result per key of the rows that hold, as `UpsertStream.changes`; a key without any has none.
 
-        Sums, counts, means and variances are taken back by subtraction. For all others the rows of a key are kept, as far
+        Sums, counts, means and variances are retracted by subtraction. For all others the rows of a key are kept, as far
         as the aggregates look at them, and the result is computed anew for the keys of a batch.
 
         Args:

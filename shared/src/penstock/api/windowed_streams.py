@@ -261,7 +261,7 @@ class TriggeredStream(_RowWindowed[T]):
         """Per firing a row with the keys, `window_start`, `window_end` and the aggregates of all rows of the window.
 
         A row replaces the earlier ones of its key and window. Sessions have a column `retracted` beside, as with
-        `allowed_lateness`: a session that was sent and then grew is taken back under its old bounds. A window holds
+        `allowed_lateness`: a session that was sent and then grew is retracted under its old bounds. A window holds
         partials of its aggregates; of `collect`, `quantile` and the like all values.
 
         Example:

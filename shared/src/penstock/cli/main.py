@@ -209,7 +209,7 @@ def _add_sql(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser.add_argument("file", metavar="FILE", nargs="?", help="a file of statements; a prompt if neither is given")
     parser.add_argument("-e", "--execute", metavar="TEXT", help="statements instead of a file")
     parser.add_argument(
-        "--param", action="append", default=[], metavar="NAME=VALUE", help="what stands for ${NAME} in texts in quotes"
+        "--param", action="append", default=[], metavar="NAME=VALUE", help="the value of ${NAME} in quoted texts"
     )
     parser.add_argument("--parallelism", type=positive, metavar="N", help="subtasks per operator (1)")
     parser.add_argument("--json", action="store_true", help="rows as lines of JSON, also on a terminal")
@@ -233,7 +233,7 @@ def _add_test(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser.add_argument("-k", "--keyword", metavar="TEXT", help="only tests whose name, or file, has this text")
     parser.add_argument("--update", action="store_true", help="write into the files what came out, where it differs")
     parser.add_argument(
-        "--param", action="append", default=[], metavar="NAME=VALUE", help="what stands for ${NAME} in texts in quotes"
+        "--param", action="append", default=[], metavar="NAME=VALUE", help="the value of ${NAME} in quoted texts"
     )
     parser.set_defaults(
         command=Command("penstock.cli.sql_tests:sql_tests_command"), log_format="text", log_level="error"

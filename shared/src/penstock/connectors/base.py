@@ -443,7 +443,7 @@ class ChangeSource(Source[T]):
     keys: tuple[str, ...]
     """Those of the key, of which at most one row holds at a time."""
     complete: bool
-    """Whether every change is there: a row that is taken back as it was, an update as two rows. If not, a row replaces
+    """Whether every change is there: a row that is retracted as it was, an update as two rows. If not, a row replaces
     the former one of its key, and one with `retracted` true says that the key has none; only its key is not null."""
 
 

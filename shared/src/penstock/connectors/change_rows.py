@@ -1,4 +1,4 @@
-"""What sources of changes share: the columns of a change, and how images of rows become rows added or taken back."""
+"""What sources of changes share: the columns of a change, and how images of rows become rows added or retracted."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ImagesOfRows:
     """Images of rows in order, and which records they are of; those that cannot be decoded make their record bad."""
 
     def __init__(self, schema: Schema, added: ImageDecoder, retracted: ImageDecoder) -> None:
-        """`schema`: of the changes; the decoders: of rows that are added, and of what is known of those taken back."""
+        """`schema`: of the changes; the decoders: of rows that are added, and of what is known of those retracted."""
         self._schema = schema
         self._decoders = {False: added, True: retracted}
         self._data: dict[bool, list[bytes]] = {False: [], True: []}

@@ -42,7 +42,7 @@ class Sink(base.Sink):
 
     @property
     def guarantee(self) -> Guarantee:
-        """At-least-once: a printed line cannot be taken back."""
+        """At-least-once: a printed line cannot be retracted."""
         return "at-least-once"
 
     def check(self, schema: Schema, *, updates: bool) -> None:

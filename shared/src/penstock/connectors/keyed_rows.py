@@ -142,7 +142,7 @@ class TakesChanges(Sink):
     _changes = False
 
     def of_changes(self) -> Self:
-        """See `Sink.of_changes`: what is taken back is deleted."""
+        """See `Sink.of_changes`: what is retracted is deleted."""
         if self.upsert_key is None:
             return self
         found = copy.copy(self)

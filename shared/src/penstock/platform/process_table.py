@@ -57,7 +57,7 @@ class ProcessTable:
 
     @property
     def processes(self) -> dict[str, ProcessId]:
-        """All that were recorded and not taken back, alive or not."""
+        """All that were recorded and not retracted, alive or not."""
         return dict(self._processes)
 
     def running(self) -> dict[str, ProcessId]:

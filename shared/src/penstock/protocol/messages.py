@@ -157,7 +157,7 @@ class OperatorMetrics(msgspec.Struct):
     forgotten_keys: int = 0
     """Keys, of joins rows, whose time to live was over."""
     lost_changes: int = 0
-    """Changes that would have taken back what was forgotten, and did nothing."""
+    """Changes that would have retracted what was forgotten, and did nothing."""
 
 
 OperatorCounter = Literal[

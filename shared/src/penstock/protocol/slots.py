@@ -62,7 +62,7 @@ class SlotPool:
     def heard(self, worker: str, slots: int, bound_to: str = "", running: Collection[str] = ()) -> None:
         """A worker offers its slots.
 
-        What it says is the truth: a slot that was given to another job than the one it is bound to is taken back. It was
+        What it says is the truth: a slot that was given to another job than the one it is bound to is retracted. It was
         given before this was known, by a leader that had just taken over, or after the worker had been silent.
 
         Args:

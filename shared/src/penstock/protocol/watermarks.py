@@ -1,7 +1,7 @@
 """How far event time has come over several inputs: the channels of a subtask, or the splits of a source.
 
 Flink's StatusWatermarkValve: the minimum over the inputs that count. An idle one does not count. One that resumes behind
-what was reached does not count either until it has caught up: nothing that was said can be taken back, and to wait for it
+what was reached does not count either until it has caught up: nothing that was said can be retracted, and to wait for it
 would stop event time without making its rows any less late.
 """
 

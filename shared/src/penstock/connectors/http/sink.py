@@ -32,7 +32,7 @@ class Sink(TakesChanges):
     `Retry-After` if it says so, and the checkpoint waits. 400, 413, 415 and 422, and 404 of an address that has columns,
     are bad rows. Other answers fail the job.
 
-    With `method="PUT"` a row replaces the one that has the same address, and a row that is taken back is a `DELETE` (of
+    With `method="PUT"` a row replaces the one that has the same address, and a row that is retracted is a `DELETE` (of
     changes; of updates only where `window_start` or `window_end` is among the columns of the address).
 
     Args:

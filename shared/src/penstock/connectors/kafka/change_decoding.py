@@ -173,7 +173,7 @@ class _Images:
 
 
 class DebeziumDecoder:
-    """Changes of Debezium's envelopes: what was before is taken back, as a whole or by its key."""
+    """Changes of Debezium's envelopes: what was before is retracted, as a whole or by its key."""
 
     keep_messages = False
     rows_per_value = True

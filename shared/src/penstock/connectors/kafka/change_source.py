@@ -58,7 +58,7 @@ class ChangeSource(Source[T], base.ChangeSource[T]):
             several, and others with one. `binary`: a number as Java's LongSerializer and its like write it, big-endian
             in as many bytes as its type has. If not given, `plain` for one column, `json` for several.
         before_images: of `debezium`: every update and delete has the whole former row in `before` (Postgres: `REPLICA
-            IDENTITY FULL`), and no event comes twice. Then no state is needed to know what is taken back.
+            IDENTITY FULL`), and no event comes twice. Then no state is needed to know what is retracted.
         decimals: of `debezium`: what a decimal that is text is in events without schema. `precise`, Debezium's default:
             base64 of the unscaled number, whose scale is that of the column as it is declared. `string`: digits
             (`decimal.handling.mode=string`). If not given, digits, and a bad row where they may be base64 as well.

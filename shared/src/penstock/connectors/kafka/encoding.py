@@ -61,7 +61,7 @@ class RecordShape:
     message: ProtobufMessage | None = None
     """What a value is, if the format is Protobuf."""
     changes: bool = False
-    """Whether rows are changes of what the key stands for: one that is taken back deletes it, or is Debezium's event."""
+    """Whether rows are changes of what the key stands for: one that is retracted deletes it, or is Debezium's event."""
 
     @property
     def hashed(self) -> bool:
@@ -184,7 +184,7 @@ class KafkaEncoder:
         return values, {index: reason for index, reason in wrong.items() if not (gone and gone[index])}
 
     def _events(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
-        """A row per event of Debezium, and the events: what is taken back and replaced at once is an update."""
+        """A row per event of Debezium, and the events: what is retracted and replaced at once is an update."""
         import polars as pl
 
         changes = self._shape.changes

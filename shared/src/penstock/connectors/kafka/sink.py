@@ -66,7 +66,7 @@ class Sink(base.PublishedSink):
         delivery: `exactly-once`; `at-least-once` (lower latency: rows are visible before the checkpoint, and again
             after a failure); `upsert` (exactly once, for streams of updates: every record has a key, the newest of a
             key counts; where `window_start` or `window_end` is in the key, a session that was retracted becomes a
-            record without a value, which deletes its key; of changes, every row that is taken back for good).
+            record without a value, which deletes its key; of changes, every row that is retracted for good).
         publish: `checkpoint`, or `direct`: on a cluster, where rows come from a `kafka.Source` without keeping state,
             a transaction has the rows and where their partition goes on, and waits for no checkpoint. They are visible
             in a fraction of the time, also behind the last checkpoint of a job that fails. Embedded runs wait.

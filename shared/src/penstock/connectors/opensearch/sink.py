@@ -42,7 +42,7 @@ class Sink(TakesChanges, base.PublishedSink):
     """Rows as documents of OpenSearch or Elasticsearch: JSON objects with a member per column.
 
     Without `document_id` rows are added, under ids that are drawn. With it, a row replaces the document of its id, and a
-    row that is taken back deletes it (of changes; of updates only where the id has `window_start` or `window_end`): the
+    row that is retracted deletes it (of changes; of updates only where the id has `window_start` or `window_end`): the
     index is the result. Documents are sent when their checkpoint is complete; searches see them with the next refresh,
     those of one checkpoint not all at the same moment. Ids and versions see to it that none is there twice, and that
     nothing older replaces something newer, whatever is sent again.

@@ -25,12 +25,12 @@ _ALL: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A row that is added, or taken back."""
+    """A row that is added, or retracted."""
 
     key: tuple[str | None, ...]
     """As text, in the order of the index."""
     values: Values
-    """Of the columns that are read; of a row that is taken back only those of the key, where changes are not complete."""
+    """Of the columns that are read; of a row that is retracted only those of the key, where changes are not complete."""
     retracted: bool
     has_former: bool = False
     """Whether it replaces a row of the same key, which may know large values that were not logged."""

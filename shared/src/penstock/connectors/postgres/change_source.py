@@ -46,7 +46,7 @@ class ChangeSource(base.ChangeSource[T]):
         slot: the replication slot, which no other job uses: lower case letters, digits and `_`. Made if there is none.
         publication: the publication that has the table, named as the slot if not given. Made if there is none.
         before_images: updates and deletes have the whole former row, as the table says with `replica identity full`. Then
-            no state is needed to know what is taken back.
+            no state is needed to know what is retracted.
         bad_rows: what becomes of changes that cannot be read, such as a truncated table: `"fail"`, `"skip"` (counted) or
             `"dead_letter"`.
         timezone: zone of columns that are `timestamp without time zone`.
@@ -96,7 +96,7 @@ class ChangeSource(base.ChangeSource[T]):
 
     @property
     def retracted_rows(self) -> Schema:
-        """The columns that are known of a row that is taken back."""
+        """The columns that are known of a row that is retracted."""
         return self.rows if self.complete else self.rows.select(self.keys)
 
     @property

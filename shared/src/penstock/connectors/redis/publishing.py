@@ -2,7 +2,7 @@
 
 The mark of a partition is a hash, `penstock:mark:<job>:<operator>:<generation>:<partition>`. A publisher that starts
 gives it the next number; a script with an older one writes nothing. The script looks at the type of everything it is to
-write before it writes, because nothing is taken back of a script that fails in the middle.
+write before it writes, because nothing is retracted of a script that fails in the middle.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class Sink(_RedisSink):
     """Rows into hashes of Redis, one per key, exactly once: what `redis.Lookup` reads.
 
     A row sets the fields that its columns name; null is a field that is not there, and other fields of the hash stay.
-    A row that is taken back deletes its fields (of changes; of updates only where the key has `window_start` or
+    A row that is retracted deletes its fields (of changes; of updates only where the key has `window_start` or
     `window_end`). A subtask writes the rows of a checkpoint together, when it is complete. Not for Redis Cluster.
 
     Args:
@@ -185,7 +185,7 @@ class Sink(_RedisSink):
         return self._keyed.key
 
     def of_changes(self) -> Self:
-        """See `Sink.of_changes`: what is taken back is deleted."""
+        """See `Sink.of_changes`: what is retracted is deleted."""
         found = copy.copy(self)
         found._keyed = KeyedRows(self._keyed.what, self._keyed.key, changes=True)
         return found

@@ -131,7 +131,7 @@ class PartialProcess(WindowProcess):
 
     @property
     def retracts(self) -> bool:
-        """Whether what was sent of a session may have to be taken back."""
+        """Whether what was sent of a session may have to be retracted."""
         return self._retracts
 
     # -- rows -----------------------------------------------------------------------------------------------------------

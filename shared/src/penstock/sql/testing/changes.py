@@ -28,9 +28,9 @@ class Log:
     key: tuple[str, ...] | None = None
     """The columns by which a row replaces an earlier one; None if none do, or if no columns tell that."""
     retracted: str | None = None
-    """The column that says of a row that it is taken back."""
+    """The column that says of a row that it is retracted."""
     complete: bool = False
-    """Whether a row that is replaced is taken back before, as it was."""
+    """Whether a row that is replaced is retracted before, as it was."""
 
     @classmethod
     def of(cls, node: Node, rows: Sequence[Row], key: Sequence[str] | None = None) -> Log:
@@ -61,7 +61,7 @@ class Log:
         return [held[same] for same, count in counts.items() for _ in range(count)]
 
     def changes(self) -> Iterator[tuple[Kind, Row]]:
-        """What each row does: a row that is taken back, and the one of its key that follows, are an update."""
+        """What each row does: a row that is retracted, and the one of its key that follows, are an update."""
         if not self.complete:
             yield from self._upserts()
             return
@@ -89,7 +89,7 @@ class Log:
                 held.add(key)
 
     def _blocks(self) -> Iterator[list[Row]]:
-        """Rows that are taken back, and those that follow."""
+        """Rows that are retracted, and those that follow."""
         block: list[Row] = []
         for row in self.rows:
             if block and self._is_back(row) and not self._is_back(block[-1]):

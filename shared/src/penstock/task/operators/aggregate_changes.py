@@ -1,12 +1,12 @@
-"""`agg` on changes: running results per key of rows that may be taken back.
+"""`agg` on changes: running results per key of rows that may be retracted.
 
 Sums and counts are made of partials that can be subtracted as well as added. All other aggregates are computed from the
-rows of a key, which are kept and counted as far as the aggregates look at them. A row is taken back behind where it was
+rows of a key, which are kept and counted as far as the aggregates look at them. A row is retracted behind where it was
 added: both have the same content, so they come from the same subtask and go the same way.
 
-A key's former result is taken back when it changes; a key that has no rows any more has no result, and no state. Distinct
+A key's former result is retracted when it changes; a key that has no rows any more has no result, and no state. Distinct
 rows are keys whose results have no columns; what else must be true of those in two streams is a condition of their sums,
-or a number: so many equal rows are there, of which only those are sent that are added or taken back.
+or a number: so many equal rows are there, of which only those are sent that are added or retracted.
 
 With a time to live a key that no change has touched for so long is forgotten, with its rows. It begins anew with the next
 one that is added, as in Flink: what takes back a row where the key has none, of those that are known, is dropped.
@@ -55,7 +55,7 @@ class AggregateChangesOperator(Operator):
 
     _kind: ClassVar[str] = _KIND
     _keeps_results: ClassVar[bool] = True
-    """Whether what was sent for a key is kept, to be taken back."""
+    """Whether what was sent for a key is kept, to be retracted."""
 
     def __init__(self, node: Node) -> None:
         operation, source = cast("AggregateChanges | WindowChanges", node.operation), node.inputs[0]
@@ -278,7 +278,7 @@ class _Sums:
         return former.to_current
 
     def of_rows(self, rows: pl.DataFrame, hidden: Sequence[str]) -> pl.DataFrame:
-        """Partials of rows, one per key: added up, less those of what is taken back."""
+        """Partials of rows, one per key: added up, less those of what is retracted."""
         newest = [pl.col(name).last() for name in hidden]
         parts = rows.group_by(*self._by, RETRACTED, maintain_order=True).agg(*newest, *self._plan.init_grouped)
         parts = parts.with_columns(
@@ -297,7 +297,7 @@ class _Sums:
 
 
 class CopiesOperator(AggregateChangesOperator):
-    """Equal rows, of which the number is kept. Where it changes, so many are sent as were added or taken back."""
+    """Equal rows, of which the number is kept. Where it changes, so many are sent as were added or retracted."""
 
     def _send(self, before: pl.DataFrame, after: pl.DataFrame, beside: pl.DataFrame, output: Output) -> None:
         had, has = self._copies(before, beside.height), self._copies(after, beside.height)

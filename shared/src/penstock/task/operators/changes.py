@@ -1,4 +1,4 @@
-"""Streams of updates as changes: what a row replaces is taken back, so that sums of rows stay right.
+"""Streams of updates as changes: what a row replaces is retracted, so that sums of rows stay right.
 
 Every change is a row; `RETRACTED` says of it that it takes back one that was sent before, the same in all columns. Of the
 updates of a key in one batch only the last counts, and one that changes nothing is not sent. With a time to live a key
@@ -33,7 +33,7 @@ _KIND: Final = "changes"
 
 
 class ChangesOperator(Operator):
-    """The last row of every key as state; what it was before is taken back (Flink: ChangelogNormalize)."""
+    """The last row of every key as state; what it was before is retracted (Flink: ChangelogNormalize)."""
 
     def __init__(self, node: Node) -> None:
         operation = cast("ToChanges", node.operation)
@@ -141,21 +141,21 @@ def _stand_ins(node: Node) -> dict[str, str | bytes]:
 
 
 def count_of_change() -> pl.Expr:
-    """`COUNT` of a change: 1 of a row that is added, -1 of one that is taken back."""
+    """`COUNT` of a change: 1 of a row that is added, -1 of one that is retracted."""
     return pl.when(RETRACTED).then(-1).otherwise(1).cast(pl.Int64).alias(COUNT)
 
 
 def changes(
     before: pl.DataFrame, after: pl.DataFrame, beside: pl.DataFrame, each: int = 1, *, unchanged: bool = False
 ) -> pl.DataFrame:
-    """What is taken back and what is added where rows have changed, one behind the other for each.
+    """What is retracted and what is added where rows have changed, one behind the other for each.
 
     Args:
         before: the former rows with `INDEX`, rising; where a number is missing there was none.
         after: the new ones, with the same columns.
         beside: by number, what stands beside both: the keys.
         each: how many numbers in a row have the same beside them.
-        unchanged: whether what stays the same is taken back and added, too.
+        unchanged: whether what stays the same is retracted and added, too.
     """
     if not unchanged:
         _, old, new = np.intersect1d(before[INDEX], after[INDEX], assume_unique=True, return_indices=True)
@@ -167,7 +167,7 @@ def changes(
 
 
 def changed_rows(before: pl.DataFrame, after: pl.DataFrame, beside: pl.DataFrame) -> pl.DataFrame:
-    """What is taken back and what is added where there are other rows, in whatever order: those of each number together.
+    """What is retracted and what is added where there are other rows, in whatever order: those of each number together.
 
     Args:
         before: the former rows with `INDEX`; equal ones are counted.

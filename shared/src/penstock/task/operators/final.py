@@ -94,7 +94,7 @@ class FinalOperator(_AtTheEnd):
 
 
 class RowsThatHoldOperator(_AtTheEnd):
-    """`final` on changes of rows without a key: each that was added, less those that were taken back."""
+    """`final` on changes of rows without a key: each that was added, less those that were retracted."""
 
     def __init__(self, node: Node) -> None:
         source = node.inputs[0]

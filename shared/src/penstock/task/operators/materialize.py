@@ -1,6 +1,6 @@
 """Changes for a sink that has one row per key, which is not the key of the changes: the last row that still holds.
 
-The changes of such a key come from several subtasks: its new row may be here before the old one is taken back. So all of
+The changes of such a key come from several subtasks: its new row may be here before the old one is retracted. So all of
 its rows that hold are kept, counted, and the one that came last is written (Flink: SinkUpsertMaterializer).
 """
 

@@ -1,7 +1,7 @@
 """`over` on current rows of a key, in any order: what databases compute when all rows are there, kept current.
 
 All rows of a key are kept, counted. When a batch changes a key, its columns are computed over the rows before and over
-those behind, all keys of the batch together; rows that are not the same in both are taken back and added. So nothing is
+those behind, all keys of the batch together; rows that are not the same in both are retracted and added. So nothing is
 kept of what was sent, and a batch costs as much as the keys that it touches have rows, however few of these change.
 
 What the order leaves open, the order of arrival decides, so that what is computed again comes to the same.

@@ -1,7 +1,7 @@
 """`top` on a keyed stream of changes: the best rows of every key that hold, with their rank: Flink's RetractableTopN.
 
 All rows of a key are kept, counted, and in order, so that a batch looks at little more than the best ones before it and
-behind it, however many there are. What stands at a rank is taken back when another row stands there, or none.
+behind it, however many there are. What stands at a rank is retracted when another row stands there, or none.
 """
 
 from __future__ import annotations
