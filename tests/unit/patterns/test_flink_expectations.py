@@ -64,7 +64,7 @@ def fulfilled(automaton: Automaton, row: str) -> int:
 
 
 def rows_of(match: Match) -> str:
-    return " ".join(row.values[0] for row, _ in match.last.rows())
+    return " ".join(link.row.values[0] for link in match.last.links())
 
 
 def matches(text: str) -> Counter[str]:

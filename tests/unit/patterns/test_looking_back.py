@@ -58,7 +58,7 @@ def test_conditions_are_what_polars_makes_of_them(seed: int) -> None:
     for _ in range(200):
         expr = condition(chance)
         remembered = {
-            name: (place, Remembered(Asked("last", "x", Column(name)), place, BACK.field(name).type))
+            name: (place, Remembered(Asked("last", ("x",), Column(name)), place, BACK.field(name).type))
             for place, name in enumerate(BACK.names)
         }
         read = Evaluator(expr, BOTH, {name: place for place, name in enumerate(ROW.names)}, remembered)
@@ -89,7 +89,11 @@ def test_what_is_remembered_is_what_aggregates_give(function: str, kind: Any, se
     plan = AggregatePlan.build([("it", expr)], schema, event_time=False)
     pool = [None, 1, -7, 3, 40] if kind == INT64 else [None, 0.1, 0.2, 1e16, -1e16, 3.5, math.nan, 1.0, math.inf, 1e308]
     for variable in ("a", None):
-        what = Remembered(Asked(function, variable, Column("v")), 0, aggregate_field(expr, schema).type)
+        what = Remembered(
+            Asked(function, None if variable is None else (variable,), Column("v")),
+            0,
+            aggregate_field(expr, schema).type,
+        )
         remember = remembering([what], ["a", "b"])
         for _ in range(30):
             memory: tuple[Any, ...] = (None,)
@@ -119,12 +123,12 @@ def test_a_condition_is_taken_apart() -> None:
         (col("f") > 1) & (col("f") > col("low.f").max()) & (col("s") == "x") & (col("low").count() > 2)
     )
     assert str(found.alone) == '(col("f") > 1) & (col("s") == "x")'
-    assert [asked for _, asked in found.asked] == [Asked("max", "low", Column("f")), Asked("count", "low", None)]
+    assert [asked for _, asked in found.asked] == [Asked("max", ("low",), Column("f")), Asked("count", ("low",), None)]
     assert references.condition(col("f") > 1).looking_back is None
 
 
 def test_a_sum_that_does_not_fit_is_refused() -> None:
-    what = Remembered(Asked("sum", "a", Column("v")), 0, INT64)
+    what = Remembered(Asked("sum", ("a",), Column("v")), 0, INT64)
     remember = remembering([what], ["a"])
     memory = remember(remember((None,), 0, (2**62,)), 0, (2**62,))
     with pytest.raises(UserCodeError, match=r"a sum that does not fit into int64; add floats instead"):
@@ -133,5 +137,5 @@ def test_a_sum_that_does_not_fit_is_refused() -> None:
 
 def test_whole_numbers_beside_floats_need_no_polars() -> None:
     for expr in (col("f") > col("g") * 2, 2 * col("g") - 1 < col("f"), col("g") >= 100):
-        remembered = {"g": (0, Remembered(Asked("last", "x", Column("g")), 0, FLOAT64))}
+        remembered = {"g": (0, Remembered(Asked("last", ("x",), Column("g")), 0, FLOAT64))}
         assert Evaluator(expr, BOTH.select(["f", "g"]), {"f": 0}, remembered)._fast is not None

@@ -25,7 +25,7 @@ from penstock.functions.patterns.definitions import (
     Variable,
     variables,
 )
-from penstock.functions.patterns.matching import KeySearch, Match, Row, Search, minds_gaps, packed, unpacked
+from penstock.functions.patterns.matching import KeySearch, Match, Row, Search
 
 NEAR: list[Contiguity] = ["next", "followed_by", "followed_by_any"]
 LETTERS = "abc"
@@ -53,7 +53,7 @@ def row_of(automaton: Automaton, number: int, time: int, letter: str) -> Row:
 
 
 def found_in(automaton: Automaton, match: Match) -> Found:
-    return tuple((row.number, automaton.positions[position].name) for row, position in match.last.rows())
+    return tuple((link.row.number, automaton.positions[link.position].name) for link in match.last.links())
 
 
 class RandomPattern:
@@ -125,9 +125,9 @@ def played(
             continue
         told += [found_in(automaton, match) for match in one.take(row_of(automaton, number, time, letter))]
         if chance.random() < 0.3:
-            kept, numbers = packed(one)
-            one = unpacked(search, [row._replace(fulfilled=0) for row in kept], numbers)
-            assert packed(one)[1] == numbers
+            kept, numbers = one.packed()
+            one = KeySearch.unpacked(search, [row._replace(fulfilled=0) for row in kept], numbers)
+            assert one.packed()[1] == numbers
     if within is not None:
         pass_time(rows[-1][0] + within)
     told += [found_in(automaton, match) for match in one.end()]
@@ -206,9 +206,9 @@ def test_what_must_not_come_next_may_come_behind_a_gap() -> None:
         one.take(row_of(automaton, 0, 0, "a"))
         if gap:
             one.pass_gap()
-        rows, numbers = packed(one)
-        assert minds_gaps(numbers) is not gap
-        one = unpacked(search, rows, numbers)
+        rows, numbers = one.packed()
+        assert KeySearch.minds_gaps(numbers) is not gap
+        one = KeySearch.unpacked(search, rows, numbers)
         one.take(row_of(automaton, 1, 1, "b"))
         found = [found_in(automaton, match) for match in one.take(row_of(automaton, 2, 2, "c"))]
         assert found == ([((0, "A"), (2, "C"))] if gap else [])

@@ -355,6 +355,75 @@ class Query(Part):
     offset: Part | None = None
 
 
+# -- row patterns -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PatternVariable(Part):
+    """A row, by the name of its variable."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class PatternSequence(Part):
+    """Patterns one after the other; what stands in `{- -}` is not shown."""
+
+    parts: tuple[Part, ...]
+    shown: bool = True
+
+
+@dataclass(frozen=True)
+class PatternAlternatives(Part):
+    """`A | B`, the first of which is preferred."""
+
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class PatternPermutation(Part):
+    """`PERMUTE(A, B)`: one behind the other in any order, `A B` preferred to `B A`."""
+
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class PatternRepetition(Part):
+    """`A{2,3}?`; `most` is None for any number."""
+
+    part: Part
+    least: int
+    most: int | None
+    greedy: bool
+
+
+@dataclass(frozen=True)
+class SkipTo(Part):
+    """`AFTER MATCH SKIP`; `variable` is that of `TO FIRST` and `TO LAST`."""
+
+    to: Literal["next", "past_last", "first", "last"]
+    variable: str = ""
+
+
+@dataclass(frozen=True)
+class MatchRecognize(Part):
+    """`table MATCH_RECOGNIZE (...)`."""
+
+    table: Part
+    pattern: Part
+    define: tuple[SelectItem, ...]
+    """Conditions; each has its variable as alias."""
+    partition: tuple[Part, ...] = ()
+    order: tuple[OrderItem, ...] = ()
+    measures: tuple[SelectItem, ...] = ()
+    all_rows: bool = False
+    skip: SkipTo = SkipTo("past_last")
+    within: Part | None = None
+    subsets: tuple[tuple[PatternVariable, tuple[PatternVariable, ...]], ...] = ()
+    alias: str | None = None
+    columns: tuple[str, ...] = ()
+
+
 # -- statements ---------------------------------------------------------------------------------------------------------
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 START: Final = 0
 """The position of a match that has no row yet."""
-_MOST_POSITIONS: Final = 2_000
+MOST_POSITIONS: Final = 2_000
 _MOST_EDGES: Final = 62
 _Path = tuple[int, ...]
 
@@ -121,6 +121,12 @@ class Automaton:
     def strict(self) -> tuple[int, ...]:
         """Of every position the edges that only the next row can take, as bits."""
         return tuple(_bits(edge.contiguity == "next" for edge in edges) for edges in self.edges)
+
+    @cached_property
+    def beginning(self) -> int:
+        """The conditions of rows with which matches begin, as bits."""
+        targets = (edge.target for edge in self.edges[START] if edge.target is not None)
+        return sum({1 << self.positions[target].condition for target in targets})
 
     @cached_property
     def all_conditions(self) -> int:
@@ -243,9 +249,9 @@ class _Builder:
                 if number is None:
                     number = self._known[path] = len(self.positions)
                     self.positions.append(Position(name, self._condition(condition), until))
-                    if number > _MOST_POSITIONS:
+                    if number > MOST_POSITIONS:
                         raise PipelineError(
-                            f"match: the pattern has more than {_MOST_POSITIONS} rows; repeat it less often"
+                            f"match: the pattern has more than {MOST_POSITIONS} rows; repeat it less often"
                         )
                 for end in ends:
                     within_us = None if end.position == START else part.within_us

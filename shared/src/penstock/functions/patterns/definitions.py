@@ -44,6 +44,8 @@ class Group:
     """Parts one after the other."""
 
     parts: tuple[Part, ...]
+    shown: bool = True
+    """Whether `ALL ROWS PER MATCH` of SQL gives its rows; what stands in `{- -}` is matched, but not shown."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +94,22 @@ class Skip:
 
     def __str__(self) -> str:
         return f"{self.to} {self.variable}".rstrip()
+
+
+@dataclass(frozen=True)
+class Regular:
+    """What `MATCH_RECOGNIZE` says besides: the pattern is a regular expression, and its preferred match counts.
+
+    All its rows are `next` to each other, `greedy` says whether one more occurrence is preferred to none, and conditions
+    that look back see the row itself as the last one of the match.
+    """
+
+    all_rows: bool = False
+    """Whether every row of a match is measured, and sees the match up to it: ALL ROWS PER MATCH."""
+    subsets: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Names that stand for the rows of several variables."""
+    rowtime: str | None = None
+    """A column of results that holds their event time: MATCH_ROWTIME."""
 
 
 Body = Variable | Forbidden | Group | Alternatives

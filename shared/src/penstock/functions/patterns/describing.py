@@ -12,11 +12,35 @@ _SIGNS: Final[dict[Contiguity, str]] = {
     "followed_by": "followed by",
     "followed_by_any": "followed by any",
 }
+_QUANTIFIERS: Final = {(0, 1): "?", (0, None): "*", (1, None): "+"}
 
 
 def text_of(pattern: Group, *, conditions: bool = True) -> str:
     """A pattern as one line; without `conditions` only what the places of its rows depend on."""
     return " ".join(_part(part, first=place == 0, conditions=conditions) for place, part in enumerate(pattern.parts))
+
+
+def regular_text_of(pattern: Group) -> str:
+    """A regular expression over rows as SQL writes it: `A B+? (C | D){2}`."""
+    return " ".join(_regular_part(part) for part in pattern.parts)
+
+
+def _regular_part(part: Part) -> str:
+    match part.body:
+        case Variable(name=name) | Forbidden(name=name):
+            body = name
+        case Group(shown=False) as group:
+            body = f"{{- {regular_text_of(group)} -}}"
+        case Group() as group:
+            body = f"({regular_text_of(group)})"
+        case Alternatives(groups=groups):
+            body = f"({' | '.join(map(regular_text_of, groups))})"
+    least, most = part.times.least, part.times.most
+    if (least, most) == (1, 1):
+        return body
+    many = f"{{{least}}}" if least == most else f"{{{least},{'' if most is None else most}}}"
+    sign = _QUANTIFIERS.get((least, most), many)
+    return f"{body}{sign}{'' if part.times.greedy or least == most else '?'}"
 
 
 def _part(part: Part, *, first: bool, conditions: bool) -> str:

@@ -71,14 +71,15 @@ class Remembered:
 
     def grown(self, memory: Any, variable: str, values: Values) -> Any:
         """The memory with one more row; that of no row is None."""
-        if self.asked.variable is not None and self.asked.variable != variable:
+        if self.asked.variables is not None and variable not in self.asked.variables:
             return memory
         value = True if self.place is None else values[self.place]
+        most = self.asked.offset + 1
         match self.asked.function:
             case "first":
-                return (value,) if memory is None else memory
+                return memory if memory is not None and len(memory) == most else (*(memory or ()), value)
             case "last":
-                return (value,)
+                return (*(memory or ()), value)[-most:]
             case "count":
                 return (memory or 0) + (value is not None)
             case "min" | "max":
@@ -92,7 +93,10 @@ class Remembered:
             case "count":
                 return memory or 0
             case "first" | "last":
-                return None if memory is None else memory[0]
+                offset = self.asked.offset
+                if memory is None or len(memory) <= offset:
+                    return None
+                return memory[offset if self.asked.function == "first" else -1 - offset]
             case "min" | "max":
                 return memory
             case "sum":

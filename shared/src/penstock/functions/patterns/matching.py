@@ -12,8 +12,8 @@ passes over is dropped.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from penstock.functions.patterns.automaton import START, Automaton, Edge, Guard
 from penstock.functions.patterns.definitions import Skip
@@ -40,12 +40,12 @@ class Link(NamedTuple):
     memory: tuple[Any, ...]
     """What conditions ask of the rows up to here."""
 
-    def rows(self) -> list[tuple[Row, int]]:
-        """All rows, the first one first, with their positions."""
-        found: list[tuple[Row, int]] = []
+    def links(self) -> list[Link]:
+        """The links of all rows, that of the first one first."""
+        found: list[Link] = []
         link: Link | None = self
         while link is not None:
-            found.append((link.row, link.position))
+            found.append(link)
             link = link.before
         return found[::-1]
 
@@ -66,15 +66,18 @@ class Match(NamedTuple):
 
     first: Row
     last: Link
+    number: int = 0
+    """Among those of its key, from 1, where they are counted."""
 
 
 M = TypeVar("M", Match, Partial)
+A = TypeVar("A")
 LookingBack = Callable[[tuple[Any, ...], tuple[Any, ...]], "bool | None"]
 """Of the values of a row and the memory of a partial match: whether the row fulfils what of a condition looks back."""
 
 
 @dataclass(frozen=True)
-class Search:
+class Search(Generic[A]):
     """What is searched for.
 
     Args:
@@ -84,14 +87,18 @@ class Search:
         looking_back: what of conditions looks at the rows of the partial match, by number of the condition.
         remember: the memory of a match with one more row, of the memory before, the row's position and its values.
         remembered: the memory of a match without rows.
+        subsets: names that stand for the rows of several variables.
+        counts_matches: whether the numbers of matches are asked for.
     """
 
-    automaton: Automaton
+    automaton: A
     within_us: int | None
     skip: Skip
     looking_back: Mapping[int, LookingBack]
     remember: Callable[[tuple[Any, ...], int, tuple[Any, ...]], tuple[Any, ...]]
     remembered: tuple[Any, ...] = ()
+    subsets: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    counts_matches: bool = False
 
     def fulfils(self, condition: int, row: Row, memory: tuple[Any, ...]) -> bool:
         """Whether a row fulfils a condition behind such rows."""
@@ -104,12 +111,24 @@ class Search:
 class KeySearch:
     """The search in the rows of one key."""
 
-    def __init__(self, search: Search, partial: Iterable[Partial] = (), complete: Iterable[Match] = ()) -> None:
+    def __init__(
+        self, search: Search[Automaton], partial: Iterable[Partial] = (), complete: Iterable[Match] = ()
+    ) -> None:
         self.partial = list(partial)
         """In order of their first rows."""
         self.complete = list(complete)
         """Those that wait for earlier ones."""
         self._search = search
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there are partial matches."""
+        return bool(self.partial)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to keep."""
+        return not self.partial and not self.complete
 
     @property
     def deadline(self) -> int | None:
@@ -264,7 +283,7 @@ class KeySearch:
 
     def _names(self, match: Match | Partial) -> tuple[tuple[int, str], ...]:
         positions = self._search.automaton.positions
-        return tuple((row.number, positions[position].name) for row, position in match.last.rows())
+        return tuple((link.row.number, positions[link.position].name) for link in match.last.links())
 
     def _passed_by(self, match: Match) -> int:
         """The number of the first row at which another match may begin."""
@@ -274,34 +293,57 @@ class KeySearch:
         if skip.to == "past_last":
             return match.last.row.number + 1
         positions = self._search.automaton.positions
-        rows = [row for row, position in match.last.rows() if positions[position].name == skip.variable]
+        rows = [link.row for link in match.last.links() if positions[link.position].name == skip.variable]
         if not rows:
             return match.first.number
         return rows[0 if skip.to == "first" else -1].number
 
+    # -- as integers ----------------------------------------------------------------------------------------------------
 
-# -- as integers -------------------------------------------------------------------------------------------------------
+    def packed(self) -> tuple[list[Row], list[int]]:
+        """What is known of a key: the rows that matches have, and integers that say the rest."""
+        places: dict[int, int] = {}
+        links: list[Link] = []
+        for link in (each.last for each in (*self.partial, *self.complete)):
+            _add(link, places, links)
+        rows = {link.row.number: link.row for link in links}
+        rows.update((each.first.number, each.first) for each in (*self.partial, *self.complete))
+        ordered = sorted(rows)
+        row_places = {number: place for place, number in enumerate(ordered)}
+        numbers = [len(links), len(self.partial)]
+        for link in links:
+            before = -1 if link.before is None else places[id(link.before)]
+            numbers += [row_places[link.row.number], link.position, before]
+        for each in self.partial:
+            numbers += [row_places[each.first.number], places[id(each.last)], each.open, int(each.fresh)]
+        for match in self.complete:
+            numbers += [row_places[match.first.number], places[id(match.last)]]
+        return [rows[number] for number in ordered], numbers
 
+    @staticmethod
+    def minds_gaps(numbers: Sequence[int]) -> bool:
+        """Whether `pass_gap` would change anything of what is packed as these integers."""
+        links, partial = numbers[0], numbers[1]
+        begin = 2 + 3 * links
+        return any(numbers[begin + 3 : begin + 4 * partial : 4])
 
-def packed(search: KeySearch) -> tuple[list[Row], list[int]]:
-    """What is known of a key: the rows that matches have, and integers that say the rest."""
-    places: dict[int, int] = {}
-    links: list[Link] = []
-    for link in (each.last for each in (*search.partial, *search.complete)):
-        _add(link, places, links)
-    rows = {link.row.number: link.row for link in links}
-    rows.update((each.first.number, each.first) for each in (*search.partial, *search.complete))
-    ordered = sorted(rows)
-    row_places = {number: place for place, number in enumerate(ordered)}
-    numbers = [len(links), len(search.partial)]
-    for link in links:
-        before = -1 if link.before is None else places[id(link.before)]
-        numbers += [row_places[link.row.number], link.position, before]
-    for each in search.partial:
-        numbers += [row_places[each.first.number], places[id(each.last)], each.open, int(each.fresh)]
-    for match in search.complete:
-        numbers += [row_places[match.first.number], places[id(match.last)]]
-    return [rows[number] for number in ordered], numbers
+    @classmethod
+    def unpacked(cls, search: Search[Automaton], rows: Sequence[Row], numbers: Sequence[int]) -> Self:
+        """The opposite of `packed`."""
+        given = iter(numbers)
+        links: list[Link] = []
+        number_of_links, number_of_partial = next(given), next(given)
+        for _ in range(number_of_links):
+            place, position, behind = next(given), next(given), next(given)
+            before = None if behind < 0 else links[behind]
+            memory = search.remembered if before is None else before.memory
+            row = rows[place]
+            links.append(Link(row, position, before, search.remember(memory, position, row.values)))
+        partial = [
+            Partial(rows[next(given)], links[next(given)], next(given), bool(next(given)))
+            for _ in range(number_of_partial)
+        ]
+        return cls(search, partial, _matches(given, rows, links))
 
 
 def _add(link: Link | None, places: dict[int, int], links: list[Link]) -> None:
@@ -313,30 +355,6 @@ def _add(link: Link | None, places: dict[int, int], links: list[Link]) -> None:
     for each in reversed(chain):
         places[id(each)] = len(links)
         links.append(each)
-
-
-def minds_gaps(numbers: Sequence[int]) -> bool:
-    """Whether `KeySearch.pass_gap` would change anything of what is packed as these integers."""
-    links, partial = numbers[0], numbers[1]
-    begin = 2 + 3 * links
-    return any(numbers[begin + 3 : begin + 4 * partial : 4])
-
-
-def unpacked(search: Search, rows: Sequence[Row], numbers: Sequence[int]) -> KeySearch:
-    """The opposite of `packed`."""
-    given = iter(numbers)
-    links: list[Link] = []
-    number_of_links, number_of_partial = next(given), next(given)
-    for _ in range(number_of_links):
-        place, position, behind = next(given), next(given), next(given)
-        before = None if behind < 0 else links[behind]
-        memory = search.remembered if before is None else before.memory
-        row = rows[place]
-        links.append(Link(row, position, before, search.remember(memory, position, row.values)))
-    partial = [
-        Partial(rows[next(given)], links[next(given)], next(given), bool(next(given))) for _ in range(number_of_partial)
-    ]
-    return KeySearch(search, partial, _matches(given, rows, links))
 
 
 def _matches(given: Iterator[int], rows: Sequence[Row], links: Sequence[Link]) -> Iterator[Match]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 from penstock.errors import PipelineError, nearest
 from penstock.expressions import Expr, check_predicate, columns_of, output_field
 from penstock.expressions.nodes import Aggregate
-from penstock.functions.patterns.automaton import Automaton, compiled
-from penstock.functions.patterns.definitions import Forbidden, Group, Skip, Variable, every_body, variables
+from penstock.functions.patterns.automaton import START, Automaton, compiled
+from penstock.functions.patterns.definitions import Forbidden, Group, Regular, Skip, Variable, every_body, variables
 from penstock.functions.patterns.looking_back import check_remembered, schema_of
-from penstock.functions.patterns.references import VARIABLE, Asked, Condition, References
-from penstock.types import INT64, STRING, DataType, Field, Schema
+from penstock.functions.patterns.references import NUMBER, SEEN, VARIABLE, Asked, Condition, References
+from penstock.functions.patterns.regular import RegularAutomaton, compiled_regular
+from penstock.types import BOOLEAN, INT64, STRING, DataType, Field, Schema
 
 if TYPE_CHECKING:
     from penstock.expressions import AggregatePlan
@@ -26,7 +27,7 @@ _MOST_CONDITIONS: Final = 62
 class MatchPlan:
     """A pattern over rows of certain columns, as it is searched for and measured."""
 
-    automaton: Automaton
+    automaton: Automaton | RegularAutomaton
     conditions: tuple[Condition | None, ...]
     """Those of the automaton, by number."""
     asked: dict[Asked, DataType]
@@ -35,10 +36,18 @@ class MatchPlan:
     """Over the rows of a match, with `VARIABLE`."""
     measured: tuple[str, ...]
     """The columns that measures read."""
+    reads_numbers: bool
+    """Whether measures read the numbers of matches."""
 
     @classmethod
     def of(
-        cls, pattern: Group, skip: Skip, within_us: int | None, measures: Sequence[tuple[str, Expr]], schema: Schema
+        cls,
+        pattern: Group,
+        skip: Skip,
+        within_us: int | None,
+        measures: Sequence[tuple[str, Expr]],
+        schema: Schema,
+        regular: Regular | None = None,
     ) -> Self:
         """The plan for rows of `schema`.
 
@@ -47,25 +56,42 @@ class MatchPlan:
         """
         from penstock.expressions.aggregates import AggregatePlan  # loads Polars
 
-        _check_names(pattern)
-        automaton = compiled(pattern)
+        if regular is None:
+            _check_names(pattern)
+        automaton = compiled(pattern) if regular is None else compiled_regular(pattern)
         if len(automaton.conditions) > _MOST_CONDITIONS:
             raise PipelineError(f"{_VERB}: the pattern has more than {_MOST_CONDITIONS} conditions")
-        if automaton.waits and within_us is None:
+        if isinstance(automaton, Automaton) and automaton.waits and within_us is None:
             raise PipelineError(f"{_VERB}: a pattern that ends with not_followed_by needs a time; give within=")
         names = [variable.name for variable in variables(pattern)]
-        if skip.variable and skip.variable not in names:
+        if regular is not None:
+            _check_skip(automaton, skip, dict(regular.subsets))
+        elif skip.variable and skip.variable not in names:
             raise PipelineError(f"{_VERB}: after_match names {skip.variable!r}; {nearest(skip.variable, names)}")
-        references = References(schema, names)
+        references = References(schema, names, regular)
         asked: dict[Asked, DataType] = {}
         conditions = tuple(
-            None if each is None else _checked(references.condition(each), schema, asked)
+            None if each is None else check_condition(references.condition(each), schema, asked)
             for each in automaton.conditions
         )
         measured = tuple((name, references.measure(expr)) for name, expr in measures)
         read = frozenset[str]().union(*(columns_of(expr) for _, expr in measured))
-        plan = AggregatePlan.build(measured, Schema((*schema, Field(VARIABLE, STRING))), _VERB, event_time=False)
-        return cls(automaton, conditions, asked, plan, tuple(name for name in schema.names if name in read))
+        rows = Schema((*schema, Field(VARIABLE, STRING), Field(NUMBER, INT64), Field(SEEN, BOOLEAN)))
+        plan = AggregatePlan.build(measured, rows, _VERB, event_time=False)
+        columns = tuple(name for name in schema.names if name in read)
+        return cls(automaton, conditions, asked, plan, columns, reads_numbers=NUMBER in read)
+
+
+def _check_skip(automaton: Automaton | RegularAutomaton, skip: Skip, subsets: Mapping[str, Sequence[str]]) -> None:
+    """Raise `PipelineError` if the search would go on at the first row of every match, and find it again."""
+    if skip.to != "first" or not isinstance(automaton, RegularAutomaton):
+        return
+    first = {automaton.positions[way].name for way in automaton.ways[START]}
+    if first <= {*subsets.get(skip.variable, (skip.variable,))}:
+        raise PipelineError(
+            f"every match begins with {skip.variable}, so that SKIP TO FIRST {skip.variable} would find it for ever; "
+            "write SKIP TO NEXT ROW"
+        )
 
 
 def _check_names(pattern: Group) -> None:
@@ -82,7 +108,12 @@ def _check_names(pattern: Group) -> None:
         names.append(body.name)
 
 
-def _checked(condition: Condition, schema: Schema, asked: dict[Asked, DataType]) -> Condition:
+def check_condition(condition: Condition, schema: Schema, asked: dict[Asked, DataType]) -> Condition:
+    """The condition, if it can be asked of rows of `schema`; adds to `asked` what it asks of the rows before.
+
+    Raises:
+        PipelineError: it is not boolean, or asks for what cannot be remembered.
+    """
     if condition.alone is not None:
         check_predicate(condition.alone, schema, _VERB)
     kinds: dict[str, DataType] = {}

@@ -6,6 +6,9 @@ match.
 
 A condition is taken apart: what looks at the row alone is computed for many rows at once; what is left looks back, at
 what is asked of the rows before and remembered from row to row.
+
+SQL adds names for the rows of several variables, rows that are counted from the first or last one (`navigation`), and
+measures of a row that see the match up to it, or as a whole (`final`).
 """
 
 from __future__ import annotations
@@ -13,20 +16,46 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
+from typing import Literal as OneOf
 
 from penstock.errors import PipelineError, nearest
 from penstock.expressions import Expr
-from penstock.expressions.nodes import Aggregate, Call, Case, Column, Literal, Node, walk, with_parts
+from penstock.expressions.nodes import Aggregate, Call, Case, Column, Literal, Node, Option, walk, with_parts
 from penstock.types import Schema
+
+if TYPE_CHECKING:
+    from penstock.functions.patterns.definitions import Regular
 
 VARIABLE: Final = "variable of the match"
 """The column of matched rows that says of which variable each is."""
+NUMBER: Final = "number of the match"
+"""The column of matched rows that says the number of the match among those of its key."""
+SEEN: Final = "row is seen"
+"""The column of matched rows that says whether each is up to the row that is measured."""
 _NOT_IN_NAMES: Final = re.compile(r"[\"'\\^$]|[\x00-\x1f]")
 _OF_ROWS: Final = frozenset({"first", "last", "collect"})
 """Aggregates to which null is a value, so that they are told which rows count."""
 _BY_ORDER: Final = frozenset({"max_by", "min_by"})
 _REMEMBERED: Final = frozenset({"first", "last", "count", "sum", "mean", "min", "max"})
+_OFFSET: Final = "offset"
+_FINAL: Final = "final"
+
+
+def navigation(function: OneOf["first", "last"], value: Expr, offset: int) -> Expr:
+    """The value of the row that is so many behind the first one, or before the last one, null if there is none."""
+    return Expr(Aggregate(function, (value.node,), ((_OFFSET, offset),)))
+
+
+def final(expr: Expr) -> Expr:
+    """The expression over the match as a whole, whatever row is measured."""
+    return Expr(_as_final(expr.node))
+
+
+def _as_final(node: Node) -> Node:
+    if isinstance(node, Aggregate):
+        return replace(node, options=(*node.options, (_FINAL, True)))
+    return with_parts(node, _as_final)
 
 
 @dataclass(frozen=True)
@@ -34,10 +63,12 @@ class Asked:
     """What a condition asks of the rows before."""
 
     function: str
-    variable: str | None
-    """None: of all rows of the match."""
+    variables: tuple[str, ...] | None
+    """Whose rows they are; None: all rows of the match."""
     argument: Node | None
     """None: the rows are counted."""
+    offset: int = 0
+    """How many rows the one that is asked is behind the first one, or before the last one."""
 
 
 @dataclass(frozen=True)
@@ -58,16 +89,27 @@ class References:
     Args:
         schema: of the rows.
         variables: the names in the pattern.
+        regular: what SQL says besides. There a name stands for several variables, too, and the rows of one are
+            `col("variable.*")`, since a column may be called as a variable is.
 
     Raises:
         PipelineError: a column is called as one of a variable would be.
     """
 
-    def __init__(self, schema: Schema, variables: Collection[str]) -> None:
-        self._variables = variables
+    def __init__(self, schema: Schema, variables: Collection[str], regular: Regular | None = None) -> None:
+        self._variables: dict[str, tuple[str, ...]] = {name: (name,) for name in variables}
+        self._rows = {name: name for name in variables}
+        """The variables by the columns that stand for their rows."""
+        self._besides: tuple[str, ...] = ()
+        self._running = False
+        if regular is not None:
+            self._variables.update(regular.subsets)
+            self._rows = {f"{name}.*": name for name in self._variables}
+            self._besides = (VARIABLE, NUMBER)
+            self._running = regular.all_rows
         self._schema = schema
         for name in schema.names:
-            if self._split(name) is not None or name in variables:
+            if self._split(name) is not None or name in self._rows:
                 raise PipelineError(
                     f"match: {name!r} is a column, and what rows of the pattern are called; give these another name"
                 )
@@ -82,10 +124,10 @@ class References:
         Raises:
             PipelineError: there is no such one.
         """
-        if name in self._schema:
+        if name in self._schema or name in self._besides:
             return Column(name)
         variable, dot, _ = name.partition(".")
-        if name in self._variables:
+        if name in self._rows:
             raise PipelineError(
                 f"match: {name!r} are rows; write col('{name}.column') for a column of the last one, or "
                 f"col({name!r}).count()"
@@ -114,24 +156,30 @@ class References:
             case _:
                 return with_parts(node, self._measured)
 
-    def _aggregate(self, node: Aggregate) -> Aggregate:
+    def _aggregate(self, node: Aggregate) -> Node:
+        offset, is_final = _option(node, _OFFSET), _option(node, _FINAL)
+        node = replace(node, options=tuple(each for each in node.options if each[0] not in (_OFFSET, _FINAL)))
         counted = self._rows_counted(node)
-        if counted is not None:
-            return Aggregate("count", (Case(((_is_of(counted), Literal(True)),)),))
-        variable = self._variable_of(node)
-        args = tuple(map(self._plain, node.args))
-        if variable is None:
-            return replace(node, args=args)
-        options = dict(node.options)
-        if node.accumulator is not None or "k" in options:
-            raise PipelineError(f"match: {Expr(node)} cannot be of the rows of one variable")
-        counts = _is_of(variable)
-        if node.function in _OF_ROWS:
-            both = args if options.get("filter") else (*args, Literal(True))
-            return Aggregate(node.function, (both[0], Call("and", (counts, both[1]))), (("filter", True),))
-        place = 1 if node.function in _BY_ORDER else 0
-        filtered = Case(((counts, args[place]),))
-        return replace(node, args=(*args[:place], filtered, *args[place + 1 :]))
+        counts = self._counts(self._variable_of(node) if counted is None else counted, is_final=bool(is_final))
+        args = () if counted is not None else tuple(map(self._plain, node.args))
+        if not args:
+            return Aggregate("count", () if counts is None else (Case(((counts, Literal(True)),)),))
+        found = replace(node, args=args) if counts is None else _of_rows(replace(node, args=args), counts)
+        if offset is None:
+            return found
+        collected = replace(found, function="collect")
+        return Call("list.get", (collected, Literal(offset if node.function == "first" else -1 - int(offset))))
+
+    def _counts(self, variable: str | None, *, is_final: bool) -> Node | None:
+        """Whether a row is one that an aggregate is of; None if it is of all."""
+        found: list[Node] = [] if variable is None else [self._is_of(variable)]
+        if self._running and not is_final:
+            found.append(Column(SEEN))
+        return None if not found else found[0] if len(found) == 1 else Call("and", tuple(found))
+
+    def _is_of(self, variable: str) -> Node:
+        first, *others = (Literal(name) for name in self._variables[variable])
+        return Call("is_in" if others else "eq", (Column(VARIABLE), first, *others))
 
     def _variable_of(self, node: Node) -> str | None:
         """The variable whose rows an aggregate is of; None if it is of all."""
@@ -146,8 +194,8 @@ class References:
     def _rows_counted(self, node: Aggregate) -> str | None:
         """Of `col("variable").count()` the variable."""
         match node:
-            case Aggregate(function="count", args=(Column(name=name),)) if name in self._variables:
-                return name
+            case Aggregate(function="count", args=(Column(name=name),), options=()):
+                return self._rows.get(name)
             case _:
                 return None
 
@@ -185,7 +233,7 @@ class References:
                 split = self._split(name)
                 if split is None:
                     return self._column(name)
-                return self._asked(node, "last", split[0], Column(split[1]), asked)
+                return self._asked(node, Asked("last", self._variables[split[0]], Column(split[1])), asked)
             case Aggregate():
                 return self._asked_aggregate(node, asked)
             case _:
@@ -194,18 +242,18 @@ class References:
     def _asked_aggregate(self, node: Aggregate, asked: dict[str, Asked]) -> Node:
         counted = self._rows_counted(node)
         if counted is not None or node == Aggregate("count"):
-            return self._asked(node, "count", counted, None, asked)
-        if node.function not in _REMEMBERED or node.options or len(node.args) != 1:
+            return self._asked(node, Asked("count", None if counted is None else self._variables[counted], None), asked)
+        offset = _option(node, _OFFSET)
+        if node.function not in _REMEMBERED or len(node.args) != 1 or len(node.options) > (offset is not None):
             raise PipelineError(
                 f"match: a condition cannot ask for {Expr(node)} of the rows before; it can for "
                 f"{', '.join(sorted(_REMEMBERED))} of an expression, without filter="
             )
-        return self._asked(node, node.function, self._variable_of(node), node.args[0], asked)
+        variable = self._variable_of(node)
+        variables = None if variable is None else self._variables[variable]
+        return self._asked(node, Asked(node.function, variables, self._plain(node.args[0]), int(offset or 0)), asked)
 
-    def _asked(
-        self, node: Node, function: str, variable: str | None, argument: Node | None, asked: dict[str, Asked]
-    ) -> Column:
-        what = Asked(function, variable, None if argument is None else self._plain(argument))
+    def _asked(self, node: Node, what: Asked, asked: dict[str, Asked]) -> Column:
         name = _NOT_IN_NAMES.sub("", str(Expr(node)))
         while asked.get(name, what) != what or name in self._schema:
             name += " "
@@ -213,8 +261,21 @@ class References:
         return Column(name)
 
 
-def _is_of(variable: str) -> Node:
-    return Call("eq", (Column(VARIABLE), Literal(variable)))
+def _option(node: Aggregate, name: str) -> Option:
+    return dict(node.options).get(name)
+
+
+def _of_rows(node: Aggregate, counts: Node) -> Aggregate:
+    """The aggregate of the rows for which `counts` holds."""
+    options = dict(node.options)
+    if node.accumulator is not None or "k" in options:
+        raise PipelineError(f"match: {Expr(node)} cannot be of the rows of one variable")
+    if node.function in _OF_ROWS:
+        both = node.args if options.get("filter") else (*node.args, Literal(True))
+        return Aggregate(node.function, (both[0], Call("and", (counts, both[1]))), (("filter", True),))
+    place = 1 if node.function in _BY_ORDER else 0
+    filtered = Case(((counts, node.args[place]),))
+    return replace(node, args=(*node.args[:place], filtered, *node.args[place + 1 :]))
 
 
 def _conjuncts(node: Node) -> Iterable[Node]:

@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import PipelineError
-from penstock.functions.patterns.planning import MatchPlan
 from penstock.plan.building.times import check_in_event_time
-from penstock.types import Schema
+from penstock.types import TIMESTAMP, Field, Schema
 
 if TYPE_CHECKING:
     from penstock.plan.building.rows import Rows
@@ -26,8 +25,9 @@ def match_rows(keyed: Rows, operation: MatchRows) -> Rows:
     """
     node = keyed.node
     check_in_event_time(node, _VERB)
-    planned = MatchPlan.of(operation.pattern, operation.skip, operation.within_us, operation.measures, node.schema)
-    schema = Schema(planned.measures.output_fields)
+    schema = Schema(operation.plan(node.schema).measures.output_fields)
+    if operation.regular is not None and operation.regular.rowtime is not None:
+        schema = Schema((*schema, Field(operation.regular.rowtime, TIMESTAMP)))
     found = keyed.derive(operation, schema)
     sides = {} if operation.late is None else {operation.late.name: node.schema}
     if operation.timed_out is not None:

@@ -10,9 +10,11 @@ from penstock.core.times import Duration, duration_us
 from penstock.errors import PipelineError
 from penstock.expressions import Expr
 from penstock.expressions.nodes import Column
+from penstock.functions.patterns.definitions import Regular
 from penstock.plan.building.rows import Rows
 from penstock.plan.logical import Node
 from penstock.plan.operations.event_time import AssignEventTime, AssignProcessingTime
+from penstock.plan.operations.match_rows import MatchRows
 from penstock.plan.operations.project import Project
 from penstock.plan.operations.read import Read
 
@@ -68,6 +70,8 @@ def event_time_column(node: Node) -> str | None:
             above = event_time_column(node.inputs[0])
             plain = ((name, expr.node) for name, expr in columns)
             return next((name for name, expr in plain if isinstance(expr, Column) and expr.name == above), None)
+        case MatchRows(regular=Regular(rowtime=str() as name)):
+            return name
         case _ if len(node.inputs) == 1 and node.traits.row_times == "kept" and node.schema == node.inputs[0].schema:
             return event_time_column(node.inputs[0])
         case _:

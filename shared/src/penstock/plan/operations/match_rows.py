@@ -6,15 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.times import format_duration
-from penstock.functions.patterns.describing import text_of
+from penstock.functions.patterns.definitions import variables
+from penstock.functions.patterns.describing import regular_text_of, text_of
+from penstock.functions.patterns.planning import MatchPlan
 from penstock.plan.operation import Columns, Named, Operation, Settings, UpsertKey, described, key_columns
 from penstock.plan.traits import LateBehindWatermark, Traits, keyed
 from penstock.types import schema_to_json
 
 if TYPE_CHECKING:
-    from penstock.functions.patterns.definitions import Group, Skip
+    from penstock.functions.patterns.definitions import Group, Regular, Skip
     from penstock.functions.process_functions import OutputTag
     from penstock.plan.logical import Node
+    from penstock.types import Schema
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +31,16 @@ class MatchRows(Operation):
     late: OutputTag[Any] | None = None
     timed_out: OutputTag[Any] | None = None
     """The side output of partial matches whose time is over."""
+    regular: Regular | None = None
+    """What SQL says besides; None: the pattern is one of Flink's CEP library."""
+
+    def plan(self, schema: Schema) -> MatchPlan:
+        """The pattern over rows of `schema`.
+
+        Raises:
+            PipelineError: it cannot be searched for, or an expression does not fit.
+        """
+        return MatchPlan.of(self.pattern, self.skip, self.within_us, self.measures, schema, self.regular)
 
     @property
     def verb(self) -> str:
@@ -47,7 +60,9 @@ class MatchRows(Operation):
         )
 
     def describe(self, node: Node) -> Settings:
-        settings: Settings = {"keys": list(node.inputs[0].keys), "pattern": text_of(self.pattern)}
+        settings: Settings = {"keys": list(node.inputs[0].keys), "pattern": self._text(conditions=True)}
+        if self.regular is not None:
+            settings |= self._described(self.regular)
         if self.within_us is not None:
             settings["within"] = format_duration(self.within_us)
         settings["after_match"] = str(self.skip)
@@ -58,12 +73,25 @@ class MatchRows(Operation):
             settings["late_to"] = self.late.name
         return settings
 
+    def _text(self, *, conditions: bool) -> str:
+        if self.regular is None:
+            return text_of(self.pattern, conditions=conditions)
+        return regular_text_of(self.pattern)
+
+    def _described(self, regular: Regular) -> Settings:
+        every = {variable.name: variable.condition for variable in variables(self.pattern)}
+        settings: Settings = {"define": {name: str(expr) for name, expr in every.items() if expr is not None}}
+        if regular.subsets:
+            settings["subset"] = {name: list(of) for name, of in regular.subsets}
+        settings["rows_per_match"] = "all" if regular.all_rows else "one"
+        return settings
+
     def state_signature(self, node: Node) -> Settings | None:
         """With the pattern, of which partial matches have positions; its conditions and the measures may change."""
         return {
             "verb": self.verb,
             "keys": key_columns(node),
-            "pattern": text_of(self.pattern, conditions=False),
+            "pattern": self._text(conditions=False),
             "row": schema_to_json(node.inputs[0].schema),
         }
 

@@ -36,12 +36,14 @@ from penstock.sql.binding.relations import (
     fresh,
     with_computed,
 )
+from penstock.sql.binding.row_patterns import RowPattern
 from penstock.sql.binding.unnest import conditions_left, is_unnest, unnested
 from penstock.sql.syntax import (
     Call,
     DerivedTable,
     Descriptor,
     Joined,
+    MatchRecognize,
     Name,
     Part,
     Subquery,
@@ -302,6 +304,9 @@ class Tables:
                 return found.called(part.alias, self._names(part.columns, found, part))
             case TableFunction():
                 found = self._function(part)
+                return found.called(part.alias, self._names(part.columns, found, part))
+            case MatchRecognize():
+                found = RowPattern(self._context, part, self._table(part.table)).bound()
                 return found.called(part.alias, self._names(part.columns, found, part))
             case Joined():
                 return self.connected(self.items(part), [])

@@ -288,6 +288,9 @@ class ExpressionParser(TypeParser):
                 return Exists(query, span=self.since(token))
             case "ARRAY" | "MAP" if self.peek().value == "[":
                 return self._collection()
+            case "RUNNING" | "FINAL" if self.peek().kind == "name" and self.peek(2).value == "(":
+                self.advance()
+                return Call(word, (self._word(self.next),), span=self.since(token), name=token.span)
             case _ if word in _WITHOUT_PARENTHESES and not calls:
                 self.advance()
                 return Call(word, (), span=token.span, name=token.span)

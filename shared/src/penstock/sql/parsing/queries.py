@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from penstock.sql.parsing.expressions import ExpressionParser
+from penstock.sql.parsing.row_patterns import RowPatternParser
 from penstock.sql.syntax import (
     Call,
     CommonTable,
@@ -41,7 +41,7 @@ _JOINS: Final[dict[str, JoinKind]] = {
 }
 
 
-class QueryParser(ExpressionParser):
+class QueryParser(RowPatternParser):
     """Parses queries."""
 
     def at_query(self) -> bool:
@@ -329,7 +329,7 @@ class QueryParser(ExpressionParser):
         with self.nested():
             found = self._plain_table()
         if self.at("MATCH_RECOGNIZE"):
-            raise self.fail("MATCH_RECOGNIZE is not supported yet")
+            found = self._match_recognize(found)
         if self.at("TABLESAMPLE"):
             raise self.fail("TABLESAMPLE is not supported; filter by RAND() < 0.1 instead")
         return found
@@ -378,6 +378,14 @@ class QueryParser(ExpressionParser):
         self.require(")")
         name = token.keyword or token.value
         return Call(name, arguments, span=self.since(token), name=token.span)
+
+    def _match_recognize(self, table: Part) -> Part:
+        if isinstance(table, Joined):
+            raise self.fail("MATCH_RECOGNIZE takes one table; put the join in parentheses: (SELECT ... JOIN ...)")
+        found = self.match_recognize(table)
+        alias = self._alias("a name for the matches")
+        columns = self._column_names() if alias is not None and self.at("(") else ()
+        return replace(found, alias=alias, columns=columns, span=self.since(table.span))
 
     def _named(self, table: TableName | DerivedTable | TableFunction, start: Token) -> Part:
         alias = self._alias("a name for the table")

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from itertools import chain, count, islice
-from typing import TYPE_CHECKING, Any, Final, cast
+from itertools import chain, count, islice, pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, cast
 
 import numpy as np
 import polars as pl
@@ -22,11 +22,11 @@ from penstock.core.batches import EVENT_TIME, WATERMARK
 from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.errors import IncompatibleStateError, UserCodeError, without_context
 from penstock.expressions import Expr, to_polars
-from penstock.functions.patterns.automaton import START
+from penstock.functions.patterns.automaton import Automaton
 from penstock.functions.patterns.looking_back import Evaluator, Remembered, remembering, schema_of
-from penstock.functions.patterns.matching import KeySearch, Link, Row, Search, minds_gaps, packed, unpacked
-from penstock.functions.patterns.planning import MatchPlan
-from penstock.functions.patterns.references import VARIABLE
+from penstock.functions.patterns.matching import KeySearch, Link, Match, Partial, Row, Search
+from penstock.functions.patterns.references import NUMBER, SEEN, VARIABLE
+from penstock.functions.patterns.regular import PreferredSearch
 from penstock.plan.logical import Node
 from penstock.plan.operations.match_rows import MatchRows
 from penstock.state.columns import canonical_keys, key_values
@@ -36,6 +36,7 @@ from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, Pa
 from penstock.task.operators.keyed_table import KeyedTable
 from penstock.task.operators.progress import GroupWatermarks, LateRows
 from penstock.task.operators.waiting_input import WaitingInput
+from penstock.types import TIMESTAMP, polars_type
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,6 +56,39 @@ _BEGINS: Final = "__begins"
 _NO_GAP: Final = MIN_WATERMARK
 """A time that no row has."""
 _ROWS_AT_ONCE: Final = 65_536
+_MEASURED_AT_ONCE: Final = 1 << 20
+"""Of so many rows of matches, with those that are measured several times, measures are computed at once."""
+
+
+class _KeySearch(Protocol):
+    """The search in the rows of one key: `KeySearch` or `PreferredSearch`."""
+
+    def __init__(self, search: Any) -> None: ...
+
+    @property
+    def goes_on(self) -> bool: ...
+
+    @property
+    def is_empty(self) -> bool: ...
+
+    @property
+    def deadline(self) -> int | None: ...
+
+    def take(self, row: Row) -> list[Match]: ...
+
+    def pass_gap(self) -> list[Match]: ...
+
+    def pass_deadline(self) -> tuple[list[Match], list[Partial]]: ...
+
+    def end(self) -> list[Match]: ...
+
+    def packed(self) -> tuple[list[Row], list[int]]: ...
+
+    @staticmethod
+    def minds_gaps(numbers: Sequence[int]) -> bool: ...
+
+    @classmethod
+    def unpacked(cls, search: Any, rows: Sequence[Row], numbers: Sequence[int]) -> Self: ...
 
 
 class _Searching:
@@ -62,8 +96,9 @@ class _Searching:
 
     def __init__(self, operation: MatchRows, node: Node) -> None:
         schema = node.inputs[0].schema
-        plan = MatchPlan.of(operation.pattern, operation.skip, operation.within_us, operation.measures, schema)
+        plan = operation.plan(schema)
         self.plan = plan
+        self.regular = operation.regular
         self.names = [position.name for position in plan.automaton.positions]
         columns = {name: pl.col(name) for name in plan.measured}
         places = dict.fromkeys(plan.asked)
@@ -72,8 +107,7 @@ class _Searching:
                 name = f"{_ASKED}{number}"
                 columns[name] = to_polars(Expr(asked.argument), schema, "match").alias(name)
                 places[asked] = len(columns) - 1
-        self.kept = list(columns)
-        """What is kept of the rows of matches."""
+        kept = len(columns)
         remembered = {
             asked: (number, Remembered(asked, places[asked], kind))
             for number, (asked, kind) in enumerate(plan.asked.items())
@@ -91,6 +125,8 @@ class _Searching:
                     row_places[name] = [*columns].index(f"{_NOW}{name}")
             by_text = {text: remembered[asked] for text, asked in condition.asked}
             looking_back[number] = Evaluator(condition.looking_back, read, row_places, by_text)
+        self.kept = [*columns] if self.regular is not None else [*columns][:kept]
+        """What is kept of rows: for regular expressions all that conditions ask, since other attempts go through them."""
         self.values = list(columns.values())
         """What rows are to the search: first what is kept of them."""
         self.types = dict(pl.DataFrame(schema=schema.polars()).select(self.values).schema)
@@ -99,16 +135,20 @@ class _Searching:
             for number, condition in enumerate(plan.conditions)
             if condition is not None and condition.alone is not None
         }
-        begins = (plan.automaton.positions[cast("int", edge.target)] for edge in plan.automaton.edges[START])
-        self.beginning = sum({1 << position.condition for position in begins})
+        self.beginning = plan.automaton.beginning
         """The conditions of rows with which matches begin, as bits."""
         self.all = plan.automaton.all_conditions if plan.automaton.may_leave_out else None
         """All conditions, as bits; None if no row may be left out."""
         ordered = [each for _, each in remembered.values()]
-        self.search = Search(
-            plan.automaton, operation.within_us, operation.skip, looking_back, remembering(ordered, self.names),
-            (None,) * len(ordered),
-        )  # fmt: skip
+        said = (operation.within_us, operation.skip, looking_back, remembering(ordered, self.names))
+        remembers = (None,) * len(ordered)
+        if isinstance(plan.automaton, Automaton):
+            self.key_search: type[_KeySearch] = KeySearch
+            self.search = Search(plan.automaton, *said, remembers)
+        else:
+            self.key_search = PreferredSearch
+            subsets = {} if self.regular is None else dict(self.regular.subsets)
+            self.search = Search(plan.automaton, *said, remembers, subsets, plan.reads_numbers)
 
     def fulfilled(self, rows: pl.DataFrame) -> NDArray[np.int64]:
         """Which conditions rows fulfil as far as these look at them alone, as bits."""
@@ -123,21 +163,50 @@ class _Searching:
         """Whether rows that fulfil these conditions are more than a gap between others."""
         return np.ones(len(fulfilled), np.bool_) if self.all is None else (fulfilled & self.all) != 0
 
-    def measured(self, links: Sequence[Link]) -> pl.DataFrame:
-        """The measures of matches, in their order."""
-        rows = [link.rows() for link in links]
-        every = list(chain.from_iterable(rows))
-        names = [self.names[position] for _, position in every]
+    def measured_rows(self, match: Match | Partial) -> list[_Measured]:
+        """The rows of a match that are measured: the last one, or all that are shown."""
+        links, automaton = match.last.links(), self.plan.automaton
+        if isinstance(automaton, Automaton) or self.regular is None or not self.regular.all_rows:
+            return [_Measured(match, links, len(links) - 1)]
+        shown = (place for place, link in enumerate(links) if link.position not in automaton.hidden)
+        return [_Measured(match, links, place) for place in shown]
+
+    def measured(self, rows: Sequence[_Measured]) -> pl.DataFrame:
+        """The measures at rows of matches, in their order."""
+        ends = np.cumsum([len(row.links) for row in rows])
+        cuts = np.flatnonzero(np.diff(ends // _MEASURED_AT_ONCE)) + 1
+        bounds = [0, *cuts.tolist(), len(rows)]
+        return pl.concat([self._measured(rows[begin:end]) for begin, end in pairwise(bounds)])
+
+    def _measured(self, rows: Sequence[_Measured]) -> pl.DataFrame:
+        lengths = [len(row.links) for row in rows]
+        every = list(chain.from_iterable(row.links for row in rows))
         columns = [
-            pl.Series(_MATCH, np.repeat(np.arange(len(rows)), [len(each) for each in rows])),
-            pl.Series(VARIABLE, names, pl.String),
+            pl.Series(_MATCH, np.repeat(np.arange(len(rows)), lengths)),
+            pl.Series(VARIABLE, [self.names[link.position] for link in every], pl.String),
         ]
+        if self.plan.reads_numbers:
+            numbers = [row.match.number for row in rows if isinstance(row.match, Match)]
+            columns.append(pl.Series(NUMBER, np.repeat(numbers, lengths), pl.Int64))
+        if self.regular is not None and self.regular.all_rows:
+            seen = [np.arange(length) <= row.place for row, length in zip(rows, lengths, strict=True)]
+            columns.append(pl.Series(SEEN, np.concatenate(seen)))
         for place, name in enumerate(self.plan.measured):
-            columns.append(of_numbers(name, [row.values[place] for row, _ in every], self.types[name]))
+            columns.append(of_numbers(name, [link.row.values[place] for link in every], self.types[name]))
         frame = pl.DataFrame(columns)
         return frame.group_by(_MATCH, maintain_order=True).agg(self.plan.measures.init_grouped).select(
             self.plan.measures.finish
         )  # fmt: skip
+
+
+class _Measured(NamedTuple):
+    """A row of a match that is measured."""
+
+    match: Match | Partial
+    links: list[Link]
+    """Of all rows of the match."""
+    place: int
+    """Of the row among them."""
 
 
 class MatchOperator(PassingOperator):
@@ -148,6 +217,7 @@ class MatchOperator(PassingOperator):
         self._operator = node.operator_id
         self._where = f"{node.verb} ({node.operator_id})"
         self._searching = _Searching(operation, node)
+        self._rowtime = None if operation.regular is None else operation.regular.rowtime
         self._timed_out = None if operation.timed_out is None else operation.timed_out.name
         self._keys = source.schema.select(source.keys)
         self._by = list(self._keys.names)
@@ -161,8 +231,8 @@ class MatchOperator(PassingOperator):
         """When the time of a key's earliest partial match is over, with a number that tells equal ones apart; a heap.
         Some are there whose match has ended since."""
         self._numbers = count()
-        self._told: list[tuple[int, Link]] = []
-        self._given_up: list[tuple[int, Link]] = []
+        self._told: list[tuple[int, Match | Partial]] = []
+        self._given_up: list[tuple[int, Match | Partial]] = []
         self._before_end = MIN_WATERMARK
         """What is decided by the end of the input has a time behind this one."""
         self._context: OperatorContext
@@ -224,7 +294,7 @@ class MatchOperator(PassingOperator):
         taken = zip(times[gaps.kept].tolist(), fulfilled[gaps.kept].tolist(), values, gaps.before, strict=True)
         for place, number, behind in zip(looked_at, gaps.lengths, gaps.behind, strict=True):
             state = states[place]
-            if number or state is None or minds_gaps(state[0]):
+            if number or state is None or self._searching.key_search.minds_gaps(state[0]):
                 self._search_key(keys[place], state, list(islice(taken, number)), behind)
 
     def _search_key(
@@ -234,49 +304,49 @@ class MatchOperator(PassingOperator):
         search, first = self._opened(state)
         beginning = self._searching.beginning
         for number, (time, fulfilled, values, gap) in enumerate(rows, first):
-            if search.partial:
+            if search.goes_on:
                 if gap != _NO_GAP:
                     self._pass_gap(search, gap)
                 self._pass_deadlines(search, time)
             elif not fulfilled & beginning:
                 continue
             if told := search.take(Row(number, time, fulfilled, values)):
-                self._told += [(time, match.last) for match in told]
-        if behind != _NO_GAP and search.partial:
+                self._told += [(time, match) for match in told]
+        if behind != _NO_GAP and search.goes_on:
             self._pass_gap(search, behind)
         self._put(key, state, search)
 
-    def _pass_gap(self, search: KeySearch, time: int) -> None:
+    def _pass_gap(self, search: _KeySearch, time: int) -> None:
         self._pass_deadlines(search, time)
-        self._told += [(time, match.last) for match in search.pass_gap()]
+        self._told += [(time, match) for match in search.pass_gap()]
 
-    def _opened(self, state: tuple[Any, ...] | None) -> tuple[KeySearch, int]:
+    def _opened(self, state: tuple[Any, ...] | None) -> tuple[_KeySearch, int]:
         """The search in the rows of a key, and the number of its next row."""
         if state is None:
-            return KeySearch(self._searching.search), 0
+            return self._searching.key_search(self._searching.search), 0
         numbers, times, _, *values = state
         every = zip(*values, strict=True) if values else [()] * len(times)
         rows = [Row(number, time, 0, row) for number, (time, row) in enumerate(zip(times, every, strict=True))]
-        return unpacked(self._searching.search, rows, numbers), len(rows)
+        return self._searching.key_search.unpacked(self._searching.search, rows, numbers), len(rows)
 
-    def _put(self, key: Any, state: tuple[Any, ...] | None, search: KeySearch) -> None:
-        if not search.partial and not search.complete:
+    def _put(self, key: Any, state: tuple[Any, ...] | None, search: _KeySearch) -> None:
+        if search.is_empty:
             if state is not None:
                 self._table.remove([key])
             return
-        rows, numbers = packed(search)
+        rows, numbers = search.packed()
         kept = ([row.values[place] for row in rows] for place in range(len(self._searching.kept)))
         deadline = search.deadline
         self._table.put_rows({key: (numbers, [row.time for row in rows], deadline, *kept)})
         if deadline is not None and (state is None or state[2] != deadline):
             heapq.heappush(self._deadlines, (deadline, next(self._numbers), key))
 
-    def _pass_deadlines(self, search: KeySearch, time: int) -> None:
+    def _pass_deadlines(self, search: _KeySearch, time: int) -> None:
         while (deadline := search.deadline) is not None and deadline <= time:
             told, given_up = search.pass_deadline()
-            self._told += [(deadline - 1, match.last) for match in told]
+            self._told += [(deadline - 1, match) for match in told]
             if self._timed_out is not None:
-                self._given_up += [(deadline - 1, partial.last) for partial in given_up]
+                self._given_up += [(deadline - 1, partial) for partial in given_up]
 
     def _pass_time(self, reached: int) -> None:
         """All rows up to `reached` have come."""
@@ -296,25 +366,31 @@ class MatchOperator(PassingOperator):
         for state in self._table.rows(keys):
             search, _ = self._opened(state)
             told = search.end()
-            self._told += [(max(match.last.row.time, self._before_end + 1), match.last) for match in told]
+            self._told += [(max(match.last.row.time, self._before_end + 1), match) for match in told]
         self._table.remove(keys)
         self._deadlines.clear()
 
     def _emit(self, output: Output) -> None:
-        told, self._told = self._told, []
-        given_up, self._given_up = self._given_up, []
+        told, self._told = self._measured_rows(self._told), []
+        given_up, self._given_up = self._measured_rows(self._given_up), []
         if told:
             output.rows(self._results(told))
         if given_up and self._timed_out is not None:
             output.side(self._timed_out, self._results(given_up))
 
-    def _results(self, decided: list[tuple[int, Link]]) -> pl.DataFrame:
+    def _measured_rows(self, decided: list[tuple[int, Match | Partial]]) -> list[tuple[int, _Measured]]:
+        """The rows that are measured, in order of when they were decided."""
         decided.sort(key=lambda each: each[0])
+        return [(time, row) for time, match in decided for row in self._searching.measured_rows(match)]
+
+    def _results(self, timed: list[tuple[int, _Measured]]) -> pl.DataFrame:
         try:
-            results = self._searching.measured([link for _, link in decided])
+            results = self._searching.measured([row for _, row in timed])
         except pl.exceptions.PolarsError as error:
             raise self._failed("the measures could not be computed", error) from error
-        times = pl.Series(EVENT_TIME, [time for time, _ in decided], pl.Int64)
+        times = pl.Series(EVENT_TIME, [time for time, _ in timed], pl.Int64)
+        if self._rowtime is not None:
+            results = results.with_columns(times.cast(polars_type(TIMESTAMP)).alias(self._rowtime))
         results = results.with_columns(times)
         if self._context.carries_watermarks:
             results = results.with_columns((pl.col(EVENT_TIME) - 1).alias(WATERMARK))

@@ -1,0 +1,337 @@
+"""Patterns as SQL means them: regular expressions over rows, of whose matches the preferred one counts.
+
+`MATCH_RECOGNIZE` gives every first row one match at most. Of all that begin with it that is the first one in the order in
+which an engine that backtracks would try them: an alternative before those behind it, one more occurrence before none if
+a quantifier is greedy, after it if it is reluctant. The rows of a match follow each other without gaps.
+
+A pattern becomes positions, which rows have, and for each the positions that may come next in order of preference, as in
+Glushkov's construction. The search does not backtrack: its threads are all beginnings that may still become the match,
+the preferred one first (Pike's simulation, which Thompson's and Cox's articles describe). A thread that is complete ends
+those behind it, and is the match as soon as none before it is left. Of two threads at one position of which conditions
+will ask the same, the second one can never be preferred and ends.
+
+One attempt goes on at a time. Rows from its first one on are kept, and the next attempt goes through them anew; so rows
+are all that there is to keep, and everything else follows from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
+
+from penstock.errors import PipelineError, UserCodeError
+from penstock.functions.patterns.automaton import MOST_POSITIONS, START, Position
+from penstock.functions.patterns.definitions import Alternatives, Group, Part, Variable
+from penstock.functions.patterns.matching import Link, Match, Partial, Row, Search
+
+if TYPE_CHECKING:
+    from penstock.expressions import Expr
+
+
+@dataclass(frozen=True, eq=False)
+class RegularAutomaton:
+    """A regular expression over rows that has been compiled."""
+
+    conditions: tuple[Expr | None, ...]
+    """What positions name by number; None: every row fulfils it."""
+    positions: tuple[Position, ...]
+    """The first one is `START` and has no row."""
+    ways: tuple[tuple[int, ...], ...]
+    """Of every position those that may come next, as far as they are preferred to the end of the match."""
+    accepting: frozenset[int]
+    """The positions at which a match may end."""
+    hidden: frozenset[int]
+    """The positions whose rows are not shown."""
+
+    @cached_property
+    def beginning(self) -> int:
+        """The conditions of rows with which matches begin, as bits."""
+        return _bits(self.positions[way].condition for way in self.ways[START])
+
+    @cached_property
+    def all_conditions(self) -> int:
+        """The conditions that rows are asked, as bits."""
+        return _bits(position.condition for position in self.positions[1:])
+
+    @property
+    def may_leave_out(self) -> bool:
+        """Whether a row that fulfils no condition only makes a gap: always, for gaps end what goes on."""
+        return True
+
+
+def compiled_regular(pattern: Group) -> RegularAutomaton:
+    """The automaton of a regular expression: a pattern whose rows are all `next` to each other, with no other parts.
+
+    Raises:
+        PipelineError: it could match no row at all, or is too large.
+    """
+    builder = _Builder()
+    start = builder.group(pattern, None, shown=pattern.shown)
+    following = [_following(start), *(_following(after) for after in builder.after)]
+    if None in following[START]:
+        raise PipelineError("the pattern could match no row at all; let a part of it occur once at least")
+    cut = [each[: each.index(None)] if None in each else each for each in following]
+    return RegularAutomaton(
+        tuple(builder.conditions),
+        tuple(builder.positions),
+        tuple(tuple(way for way in each if way is not None) for each in cut),
+        frozenset(position for position, each in enumerate(following) if None in each),
+        frozenset(builder.hidden),
+    )
+
+
+@dataclass(eq=False)
+class _Fork:
+    """A place between rows. The ways are tried in order: a position, another fork, or None, the end of the match."""
+
+    ways: list[int | _Fork | None] = field(default_factory=list["int | _Fork | None"])
+    behind: tuple[int | _Fork | None, ...] = ()
+    """Of a repetition what comes behind it, which is where an occurrence without any row leads."""
+
+
+_Place = int | _Fork | None
+
+
+def _following(place: _Place) -> list[int | None]:
+    """The positions behind a place in order of preference, each once."""
+    found: dict[int | None, None] = {}
+    passed: set[_Fork] = set()
+    waiting = [place]
+    while waiting:
+        each = waiting.pop()
+        if not isinstance(each, _Fork):
+            found.setdefault(each)
+        elif each in passed:
+            waiting += each.behind
+        else:
+            passed.add(each)
+            waiting += reversed(each.ways)
+    return list(found)
+
+
+@dataclass
+class _Builder:
+    """Makes a pattern from its end to its beginning: each part is told what comes behind it."""
+
+    conditions: list[Expr | None] = field(default_factory=lambda: [None])
+    positions: list[Position] = field(default_factory=lambda: [Position("", 0, None)])
+    after: list[_Place] = field(default_factory=list[_Place])
+    """What comes behind each position but the first."""
+    hidden: list[int] = field(default_factory=list[int])
+
+    def group(self, group: Group, behind: _Place, *, shown: bool) -> _Place:
+        for part in reversed(group.parts):
+            behind = self._part(part, behind, shown=shown)
+        return behind
+
+    def _part(self, part: Part, behind: _Place, *, shown: bool) -> _Place:
+        times = part.times
+        if times.most is None:
+            again = _Fork(behind=(behind,))
+            again.ways = self._order(self._body(part, again, shown=shown), behind, greedy=times.greedy)
+            behind = again
+        else:
+            end = behind
+            for _ in range(times.most - times.least):
+                behind = _Fork(self._order(self._body(part, behind, shown=shown), end, greedy=times.greedy))
+        for _ in range(times.least):
+            behind = self._body(part, behind, shown=shown)
+        return behind
+
+    @staticmethod
+    def _order(more: _Place, end: _Place, *, greedy: bool) -> list[_Place]:
+        return [more, end] if greedy else [end, more]
+
+    def _body(self, part: Part, behind: _Place, *, shown: bool) -> _Place:
+        match part.body:
+            case Variable() as variable:
+                return self._position(variable, behind, shown=shown)
+            case Group() as group:
+                return self.group(group, behind, shown=shown and group.shown)
+            case Alternatives(groups=groups):
+                return _Fork([self.group(group, behind, shown=shown and group.shown) for group in groups])
+            case _:
+                raise AssertionError("nothing is forbidden in a regular expression")
+
+    def _position(self, variable: Variable, behind: _Place, *, shown: bool) -> int:
+        number = len(self.positions)
+        if number > MOST_POSITIONS:
+            raise PipelineError(f"the pattern has more than {MOST_POSITIONS} rows; repeat its parts less often")
+        known = next((place for place, each in enumerate(self.conditions) if each is variable.condition), None)
+        if known is None:
+            known = len(self.conditions)
+            self.conditions.append(variable.condition)
+        self.positions.append(Position(variable.name, known, None))
+        self.after.append(behind)
+        if not shown:
+            self.hidden.append(number)
+        return number
+
+
+def _bits(numbers: Iterable[int]) -> int:
+    return sum(1 << number for number in {*numbers})
+
+
+# -- the search --------------------------------------------------------------------------------------------------------
+
+
+class PreferredSearch:
+    """The search for preferred matches in the rows of one key.
+
+    Args:
+        search: what is searched for; conditions that look back see the row itself as the last one of the match.
+        rows: those of the attempt that goes on, and what else has come since its first row.
+        matches: how many there have been.
+    """
+
+    def __init__(self, search: Search[RegularAutomaton], rows: Iterable[Row] = (), matches: int = 0) -> None:
+        self.rows = list(rows)
+        self.matches = matches
+        self._search = search
+        self._begin()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there are rows of which it is not decided whether a match has them."""
+        return bool(self.rows)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to keep."""
+        return not self.rows and not (self.matches and self._search.counts_matches)
+
+    @property
+    def deadline(self) -> int | None:
+        """When the time of the attempt is over."""
+        within_us = self._search.within_us
+        return None if within_us is None or not self.rows else self.rows[0].time + within_us
+
+    def take(self, row: Row) -> list[Match]:
+        """The next row; returns the matches that are decided by it."""
+        self.rows.append(row)
+        return self._go_on()
+
+    def pass_gap(self) -> list[Match]:
+        """Rows that fulfil no condition have come; returns the matches that are decided by them."""
+        return self.end()
+
+    def pass_deadline(self) -> tuple[list[Match], list[Partial]]:
+        """All rows before `deadline` have come; returns the matches that are decided by it, and nothing else."""
+        first, found = self.rows[0], self._go_on()
+        if self.rows and self.rows[0] is first:
+            found += self._decide()
+            found += self._go_on()
+        return found, []
+
+    def end(self) -> list[Match]:
+        """No row comes any more that could go on with a match; returns the matches that are decided by it."""
+        found = self._go_on()
+        while self.rows:
+            found += self._decide()
+            found += self._go_on()
+        return found
+
+    def _begin(self) -> None:
+        self._threads: list[Link | None] = [None]
+        """In order of preference; None has no row yet."""
+        self._found: Link | None = None
+        """The match, unless a thread becomes one, which are all preferred to it."""
+        self._taken = 0
+        """How many of the rows the attempt has taken: none of those that were restored."""
+
+    def _go_on(self) -> list[Match]:
+        """Take the rows that are not taken."""
+        found: list[Match] = []
+        within_us = self._search.within_us
+        while self._taken < len(self.rows):
+            row = self.rows[self._taken]
+            if within_us is not None and row.time - self.rows[0].time >= within_us:
+                self._threads = []
+            else:
+                self._threads = self._stepped(row)
+                self._taken += 1
+            if not self._threads:
+                found += self._decide()
+        return found
+
+    def _stepped(self, row: Row) -> list[Link | None]:
+        """The threads with one more row."""
+        automaton, search = self._search.automaton, self._search
+        threads: list[Link | None] = []
+        known: set[object] = set()
+        for thread in self._threads:
+            position, memory = (START, search.remembered) if thread is None else (thread.position, thread.memory)
+            for way in automaton.ways[position]:
+                condition = automaton.positions[way].condition
+                if not row.fulfilled >> condition & 1:
+                    continue
+                grown = search.remember(memory, way, row.values)
+                if not search.fulfils(condition, row, grown) or _is_known((way, grown), known):
+                    continue
+                link = Link(row, way, thread, grown)
+                if automaton.ways[way]:
+                    threads.append(link)
+                if way in automaton.accepting:
+                    self._found = link
+                    return threads
+        return threads
+
+    def _decide(self) -> list[Match]:
+        """End the attempt; the next one begins with the next row that may be the first one of a match."""
+        link, first = self._found, self.rows[0]
+        passed = first.number + 1 if link is None else self._passed_by(link, first)
+        del self.rows[: passed - first.number]
+        self._begin()
+        if link is None:
+            return []
+        self.matches += 1
+        return [Match(first, link, self.matches)]
+
+    def _passed_by(self, link: Link, first: Row) -> int:
+        """The number of the first row at which another match may begin."""
+        skip = self._search.skip
+        if skip.to == "next":
+            return first.number + 1
+        if skip.to == "past_last":
+            return link.row.number + 1
+        names = self._search.subsets.get(skip.variable, (skip.variable,))
+        positions = self._search.automaton.positions
+        rows = [each.row for each in link.links() if positions[each.position].name in names]
+        if not rows or (row := rows[0 if skip.to == "first" else -1]).number == first.number:
+            where = "the match has no such row" if not rows else "that is where it began, so it would be found for ever"
+            raise UserCodeError(
+                f"a match was found, and the search cannot go on at the {skip.to} {skip.variable} of it: {where}; write "
+                "AFTER MATCH SKIP TO NEXT ROW, or PAST LAST ROW"
+            )
+        return row.number
+
+    # -- as integers ----------------------------------------------------------------------------------------------------
+
+    def packed(self) -> tuple[list[Row], list[int]]:
+        """What is known of a key: rows, and integers that say the rest."""
+        return self.rows, [self.matches, *(row.fulfilled for row in self.rows)]
+
+    @staticmethod
+    def minds_gaps(numbers: Sequence[int]) -> bool:
+        """Whether `pass_gap` would change anything of what is packed as these integers."""
+        return len(numbers) > 1
+
+    @classmethod
+    def unpacked(cls, search: Search[RegularAutomaton], rows: Sequence[Row], numbers: Sequence[int]) -> Self:
+        """The opposite of `packed`."""
+        matches, *fulfilled = numbers
+        both = zip(rows, fulfilled, strict=True)
+        return cls(search, [row._replace(fulfilled=conditions) for row, conditions in both], matches)
+
+
+def _is_known(thread: tuple[object, ...], known: set[object]) -> bool:
+    """Whether there is such a thread already; adds it."""
+    try:
+        if thread in known:
+            return True
+        known.add(thread)
+    except TypeError:  # it remembers lists, which are not compared
+        pass
+    return False
