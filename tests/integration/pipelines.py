@@ -300,6 +300,16 @@ RISES = (
     .followed_by("end", col("number") % 3 == 0)
 )
 OVER: OutputTag[Any] = OutputTag("over")
+CLIMBS = """
+SELECT * FROM events MATCH_RECOGNIZE (
+    PARTITION BY key ORDER BY at
+    MEASURES CLASSIFIER() AS part, SUM(UP.value) AS total, FINAL COUNT(*) AS size, MATCH_NUMBER() AS nth
+    ALL ROWS PER MATCH AFTER MATCH SKIP TO NEXT ROW
+    PATTERN (LOW {- DOWN*? -} (UP | TOP)+) WITHIN INTERVAL '40' SECOND
+    DEFINE LOW AS LOW.value < 40, DOWN AS DOWN.value < LOW.value,
+        UP AS UP.value > LAST(UP.value, 1) OR UP.value > PREV(UP.value), TOP AS TOP.value > 60
+)
+"""
 
 
 def matched(p: Pipeline, out: Path, rate: float | None) -> None:
@@ -313,6 +323,8 @@ def matched(p: Pipeline, out: Path, rate: float | None) -> None:
     quiet_rows = keyed.match(quiet, within="15s", after_match="past_last_row").select("key", "number", "value")
     quiet_rows.uid("quiet").write(files.Sink(out / "quiet"))
     read = p.read(source(rate))
+    climbs = p.sql(CLIMBS, events=read)
+    climbs.write(files.Sink(out / "climbs"))
     one = read.filter(col("number") == 7).select("value")
     above = p.sql("SELECT number FROM events WHERE value > (SELECT value FROM one)", events=read, one=one)
     above.final().write(files.Sink(out / "above"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -51,6 +52,39 @@ def node_of(pattern: Pattern, within: int | None, after_match: Any) -> Node:
     return match_rows(rows, operation).node
 
 
+def node_of_sql(query: str) -> Node:
+    """The node of MATCH_RECOGNIZE in a query of `rows`."""
+    p = Pipeline("p")
+    found = p.sql(query, rows=p.read(iterables.Source([], schema=ROWS, event_time="at")))
+    node = found._node  # pyright: ignore[reportPrivateUsage]
+    while not isinstance(node.operation, MatchRows):
+        node = node.inputs[0]
+    return node
+
+
+CLIMBS = """
+SELECT * FROM `rows` MATCH_RECOGNIZE (
+    PARTITION BY key ORDER BY at MEASURES ARRAY_AGG(number) AS numbers, MATCH_NUMBER() AS nth
+    PATTERN (LOW UP+) DEFINE LOW AS LOW.value < 3, UP AS UP.value > LOW.value AND COUNT(UP.*) <= 3
+)
+"""
+
+
+def climbing(rows: list[tuple[int, int | None, int]]) -> list[list[int] | None]:
+    """What `CLIMBS` matches: a low row, and at most three rows above it, as many as there are."""
+    found: list[list[int] | None] = []
+    place = 0
+    while place < len(rows):
+        _, low, _ = rows[place]
+        end = place + 1
+        while low is not None and low < 3 and end < min(len(rows), place + 4) and (rows[end][1] or 0) > low:
+            end += 1
+        if end > place + 1:
+            found.append([rows[each][0] for each in range(place, end)])
+        place = end
+    return found
+
+
 def rising(rows: list[tuple[int, int | None, int]]) -> list[list[int] | None]:
     found: list[list[int] | None] = []
     for place, (_, value, _) in enumerate(rows):
@@ -70,15 +104,15 @@ def first_after(rows: list[tuple[int, int | None, int]], place: int) -> list[int
     return next(([number, other[0]] for other in rows[place + 1 :] if other[1] is not None and other[1] > value), None)
 
 
-PATTERNS: dict[str, tuple[Pattern, Any]] = {
-    "rises": (
-        Pattern.begin("low", col("value") < 3).next(
-            "high", col("value") > col("low.value"), times=(1, None), repeated="next"
-        ),
-        rising,
-    ),
+RISES = Pattern.begin("low", col("value") < 3).next(
+    "high", col("value") > col("low.value"), times=(1, None), repeated="next"
+)
+LATER = Pattern.begin("low", col("value") < 3).followed_by("high", col("value") > col("low.value").max())
+PATTERNS: dict[str, tuple[Callable[[], Node], Any]] = {
+    "rises": (lambda: node_of(RISES, None, "no_skip"), rising),
+    "climbs": (lambda: node_of_sql(CLIMBS), climbing),
     "later": (
-        Pattern.begin("low", col("value") < 3).followed_by("high", col("value") > col("low.value").max()),
+        lambda: node_of(LATER, None, "no_skip"),
         lambda rows: [first_after(rows, place) for place in range(len(rows))],
     ),
 }
@@ -93,12 +127,12 @@ def frame_of(rows: list[tuple[str | None, int, int | None, int]]) -> pl.DataFram
 @given(seed=st.integers(0, 10**9), place=PLACES, name=st.sampled_from(list(PATTERNS)))
 def test_matches_are_those_of_each_key(seed: int, place: str, name: str) -> None:
     chance = random.Random(seed)
-    pattern, judge = PATTERNS[name]
+    made, judge = PATTERNS[name]
     kept: list[tuple[str | None, int, int | None, int]] = []
     late: list[int] = []
     now, number = MIN_WATERMARK, 0
     with kept_in(place) as folder:
-        harness = OperatorHarness(node_of(pattern, None, "no_skip"), max_parallelism=8, local_state=folder)
+        harness = OperatorHarness(made(), max_parallelism=8, local_state=folder)
         for _ in range(chance.randrange(1, 12)):
             batch: list[tuple[str | None, int, int | None, int]] = []
             for _ in range(chance.choice([1, 4, 20])):
@@ -125,7 +159,12 @@ def test_matches_are_those_of_each_key(seed: int, place: str, name: str) -> None
         expected.update((key, tuple(found)) for found in judge(rows) if found is not None)
     seen = [row for frame in harness.collected.frames for row in frame.iter_rows()]
     assert Counter((row[0], tuple(row[1])) for row in seen) == expected
-    assert {row[1] for frame in harness.collected.sides.get("late", []) for row in frame.iter_rows()} == {*late}
+    if name == "climbs":
+        for key in ("a", "b", None):
+            numbers = [row[2] for row in seen if row[0] == key]
+            assert numbers == list(range(1, len(numbers) + 1))
+    told_late = {row[1] for frame in harness.collected.sides.get("late", []) for row in frame.iter_rows()}
+    assert told_late == (set[int]() if name == "climbs" else {*late})  # SQL has no name for them
 
 
 @dataclass
