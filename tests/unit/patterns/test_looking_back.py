@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import polars as pl
@@ -12,42 +14,80 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import UserCodeError
-from penstock.expressions import Expr, aggregate_field, col, lit, to_polars
+from penstock.expressions import Expr, aggregate_field, coalesce, col, lit, to_polars, when
 from penstock.expressions.aggregates import AggregatePlan
 from penstock.expressions.nodes import Column
 from penstock.functions.patterns.looking_back import Evaluator, Remembered, remembering
 from penstock.functions.patterns.references import Asked, References
-from penstock.types import FLOAT64, INT64, STRING, Field, Schema
+from penstock.state.number_columns import of_numbers
+from penstock.types import DURATION, FLOAT64, INT32, INT64, STRING, TIMESTAMP, Field, Schema
 
-ROW = Schema((Field("i", INT64, nullable=True), Field("f", FLOAT64, nullable=True), Field("s", STRING, nullable=True)))
-BACK = Schema((Field("j", INT64, nullable=True), Field("g", FLOAT64, nullable=True), Field("t", STRING, nullable=True)))
+KINDS = {"i": INT64, "f": FLOAT64, "s": STRING, "k": INT32, "m": TIMESTAMP, "d": DURATION}
+ROW = Schema(tuple(Field(name, kind, nullable=True) for name, kind in KINDS.items()))
+BACK = Schema(tuple(Field(f"{name}{name}", kind, nullable=True) for name, kind in KINDS.items()))
 BOTH = Schema((*ROW, *BACK))
 VALUES: dict[str, list[Any]] = {
     "int64": [None, 0, 1, -3, 7, 2**53 + 1, 2**62, -(2**63)],
     "float64": [None, 0.0, -0.0, 1.5, -2.5, 1e300, math.inf, -math.inf, math.nan],
     "string": [None, "", "a", "ab", "ä"],
+    "int32": [None, 0, 5, -7, 2**31 - 1, -(2**31)],
+    "timestamp": [None, 0, 1_700_000_000_000_000, 1_700_000_000_000_001, -5],
+    "duration": [None, 0, 60_000_000, -1, 86_400_000_000],
 }
+LITERALS: dict[str, list[Any]] = {
+    "int64": [3], "float64": [0.5, 2, Decimal("1.1")], "string": ["a"], "int32": [3],
+    "timestamp": [datetime(2024, 1, 1, tzinfo=UTC)], "duration": [timedelta(minutes=1)],
+}  # fmt: skip
 BOOLEANS = ["a < b", "a <= b", "a == b", "a != b", "a > b", "a >= b"]
 
 
 def operand(chance: random.Random, kind: str) -> Expr:
-    names = {"int64": ["i", "j"], "float64": ["f", "g"], "string": ["s", "t"]}[kind]
+    names = [each.name for each in BOTH if str(each.type) == kind]
     column = col(chance.choice(names))
-    if kind == "string" or chance.random() < 0.5:
-        return column
-    other = (
-        col(chance.choice(names)) if chance.random() < 0.6 else lit(3 if kind == "int64" else chance.choice([0.5, 2]))
-    )
-    return chance.choice([column + other, column - other, column * other])
+    match chance.randrange(6):
+        case 0 | 1:
+            return column
+        case 2 if kind in ("int64", "float64"):
+            return chance.choice([-column, column.abs()])
+        case 3:
+            return (
+                coalesce(column, chance.choice(names))
+                if chance.random() < 0.5
+                else column.fill_null(plain(chance, kind))
+            )
+        case 4:
+            return when(condition(chance, 2)).then(column).otherwise(col(chance.choice(names)))
+        case _ if kind in ("timestamp", "duration"):
+            other = col(chance.choice(["d", "dd"])) if chance.random() < 0.6 else lit(timedelta(seconds=61))
+            return chance.choice([column + other, column - other])
+        case _ if kind == "string":
+            return column
+        case _:
+            other = col(chance.choice(names)) if chance.random() < 0.6 else plain(chance, kind)
+            return chance.choice([column + other, column - other, column * other])
+
+
+def plain(chance: random.Random, kind: str) -> Expr:
+    return lit(chance.choice(LITERALS[kind]))
 
 
 def condition(chance: random.Random, depth: int = 0) -> Expr:
     if depth < 2 and chance.random() < 0.4:
         one, other = condition(chance, depth + 1), condition(chance, depth + 1)
         return chance.choice([one & other, one | other, ~one])
-    kind = chance.choice(["int64", "float64", "string"])
-    a, b = operand(chance, kind), operand(chance, chance.choice([kind, "float64"]) if kind == "int64" else kind)
-    return eval(chance.choice(BOOLEANS), {"a": a, "b": b})
+    kind = chance.choice(list(VALUES))
+    a = operand(chance, kind) if depth < 2 else col(chance.choice([name for name in KINDS if str(KINDS[name]) == kind]))
+    match chance.randrange(6):
+        case 0:
+            return chance.choice([a.is_null(), a.is_not_null()])
+        case 1:
+            return a.is_in([chance.choice(LITERALS[kind]) for _ in range(2)])
+        case 2 if kind == "timestamp" and depth < 2:
+            return (a - col("mm")) < lit(timedelta(hours=1))
+        case _:
+            of = chance.choice([kind, "float64"]) if kind in ("int64", "int32") else kind
+            b = operand(chance, of) if depth < 2 else plain(chance, kind)
+            return eval(chance.choice(BOOLEANS), {"a": a, "b": b})
 
 
 @settings(max_examples=6, deadline=None)
@@ -68,7 +108,8 @@ def test_conditions_are_what_polars_makes_of_them(seed: int) -> None:
             values = tuple(row[name] for name in ROW.names)
             memory = tuple((row[name],) for name in BACK.names)
             try:
-                expected = pl.DataFrame([row], BOTH.polars()).select(to_polars(expr, BOTH).alias("it")).item()
+                columns = [of_numbers(name, [row[name]], kind) for name, kind in BOTH.polars().items()]
+                expected = pl.DataFrame(columns).select(to_polars(expr, BOTH).alias("it")).item()
             except pl.exceptions.PolarsError as error:  # numbers that do not fit
                 with pytest.raises(type(error)):
                     read(values, memory)
@@ -136,6 +177,6 @@ def test_a_sum_that_does_not_fit_is_refused() -> None:
 
 
 def test_whole_numbers_beside_floats_need_no_polars() -> None:
-    for expr in (col("f") > col("g") * 2, 2 * col("g") - 1 < col("f"), col("g") >= 100):
-        remembered = {"g": (0, Remembered(Asked("last", ("x",), Column("g")), 0, FLOAT64))}
-        assert Evaluator(expr, BOTH.select(["f", "g"]), {"f": 0}, remembered)._fast is not None
+    for expr in (col("f") > col("ff") * 2, 2 * col("ff") - 1 < col("f"), col("ff") >= 100):
+        remembered = {"ff": (0, Remembered(Asked("last", ("x",), Column("ff")), 0, FLOAT64))}
+        assert Evaluator(expr, BOTH.select(["f", "ff"]), {"f": 0}, remembered)._fast is not None

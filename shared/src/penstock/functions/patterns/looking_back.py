@@ -13,20 +13,28 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import PipelineError, UserCodeError
 from penstock.expressions import Expr, columns_of, output_field, to_polars
-from penstock.expressions.nodes import Call, Column, Literal, Node
+from penstock.expressions.nodes import Call, Case, Cast, Column, Literal, Node
 from penstock.types import (
     BOOLEAN,
     DATE,
     DURATION,
     FLOAT64,
+    INT8,
+    INT16,
+    INT32,
     INT64,
     INTEGERS,
     STRING,
     TIMESTAMP,
+    UINT8,
+    UINT16,
+    UINT32,
     UINT64,
     DataType,
     Field,
@@ -38,12 +46,29 @@ if TYPE_CHECKING:
     from penstock.functions.patterns.references import Asked
 
 Values = tuple[Any, ...]
+Read = Callable[[Values, Values], Any]
+"""Gives a value of the values of a row and of the memory."""
 _COMPARED: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
 }  # fmt: skip
 _COMPUTED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul
 }  # fmt: skip
+_OF_ONE: Final[Mapping[str, Callable[[Any], Any]]] = {"not": operator.not_, "neg": operator.neg, "abs": abs}
+_OF_MOMENTS: Final = frozenset(
+    {
+        ("add", TIMESTAMP, DURATION, TIMESTAMP), ("sub", TIMESTAMP, DURATION, TIMESTAMP),
+        ("sub", TIMESTAMP, TIMESTAMP, DURATION), ("add", DURATION, DURATION, DURATION),
+        ("sub", DURATION, DURATION, DURATION),
+    }
+)  # fmt: skip
+_MOMENTS: Final = (datetime, timedelta)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_BOUNDS: Final[Mapping[DataType, int]] = {INT32: 2**31, INT64: 2**63, TIMESTAMP: 2**63, DURATION: 2**63}
+_LESS_THAN_64_BITS: Final = frozenset({INT8, INT16, INT32, UINT8, UINT16, UINT32})
+_EXACT_DIGITS: Final = 15
+"""Decimals of so many digits are the nearest float, whichever way they become one."""
 _PLAIN: Final = frozenset({STRING, BOOLEAN, DATE, TIMESTAMP, DURATION, FLOAT64, *INTEGERS})
 _SUMMED: Final = frozenset({FLOAT64, *INTEGERS})
 
@@ -222,17 +247,29 @@ class Evaluator:
         at = self._places[name]
         return lambda values, memory: values[at]
 
-    def _compiled(self, node: Node) -> Callable[[Values, Values], Any] | None:
+    def _compiled(self, node: Node) -> Read | None:
         """The node in Python; None if it is not sure that this gives what Polars gives."""
         match node:
             case Column(name=name):
                 return self._plain_column(name)
             case Literal(value=value):
-                return (lambda values, memory: value) if type(value) in (int, float, str, bool) else None
+                return _constant(value)
             case Call(function="and" | "or" as function, args=args):
                 parts = [self._compiled(arg) for arg in args if self._type(arg) == BOOLEAN]
                 known = [part for part in parts if part is not None]
                 return _logic(function, known) if len(known) == len(args) else None
+            case Call(function="is_null" | "is_not_null" as function, args=(inner,)):
+                return _null_check(self._compiled(inner), wanted=function == "is_null")
+            case Call(function="not" | "neg" | "abs" as function, args=(inner,)):
+                return self._of_one(function, inner)
+            case Call(function="is_in", args=(value, *constants)):
+                return self._among(value, constants)
+            case Call(function="coalesce" | "fill_null", args=args):
+                return self._first_of(args, self._type(node))
+            case Case():
+                return self._chosen(node)
+            case Cast(operand=operand, to=kind) if kind == FLOAT64 and self._type(operand) in _LESS_THAN_64_BITS:
+                return _as_float(self._compiled(operand))
             case Call(function=function, args=(left, right)) if function in _COMPARED:
                 left, right = self._alike(left, right), self._alike(right, left)
                 if _family(self._type(left)) != _family(self._type(right)):
@@ -240,18 +277,20 @@ class Evaluator:
                 return self._both(left, right, _COMPARED[function])
             case Call(function=function, args=(left, right)) if function in _COMPUTED:
                 left, right = self._alike(left, right), self._alike(right, left)
-                kinds = {self._type(left), self._type(right), self._type(node)}
-                return self._both(left, right, _COMPUTED[function]) if kinds in ({FLOAT64}, {INT64}) else None
+                kinds = self._type(left), self._type(right), self._type(node)
+                exact = (function, *kinds) in _OF_MOMENTS or {*kinds} in ({FLOAT64}, {INT64}, {INT32})
+                return self._both(left, right, _COMPUTED[function], _BOUNDS.get(kinds[2])) if exact else None
             case _:
                 return None
 
-    def _plain_column(self, name: str) -> Callable[[Values, Values], Any] | None:
+    def _plain_column(self, name: str) -> Read | None:
         kind, read = self._schema.field(name).type, self._columns[name]
         return read if kind in _PLAIN else None
 
     def _both(
-        self, left: Node, right: Node, function: Callable[[Any, Any], Any]
-    ) -> Callable[[Values, Values], Any] | None:
+        self, left: Node, right: Node, function: Callable[[Any, Any], Any], bound: int | None = None
+    ) -> Read | None:
+        """A function of two values that are not null; `bound`: whole numbers are less than it, and not less than -it."""
         one, other = self._compiled(left), self._compiled(right)
         if one is None or other is None:
             return None
@@ -263,20 +302,109 @@ class Evaluator:
             if first != first or second != second:
                 raise _UnusualError
             found = function(first, second)
-            if type(found) is int and not -(2**63) <= found < 2**63:
+            if bound is not None and not -bound <= found < bound:
                 raise _UnusualError
             return found
 
         return both
 
+    def _of_one(self, function: str, inner: Node) -> Read | None:
+        kind, read = self._type(inner), self._compiled(inner)
+        if read is None or kind not in ({BOOLEAN} if function == "not" else {FLOAT64, INT64}):
+            return None
+        apply = _OF_ONE[function]
+
+        def of_one(values: Values, memory: Values) -> Any:
+            value = read(values, memory)
+            if value is None:
+                return None
+            if value != value or value == -(2**63):
+                raise _UnusualError
+            return apply(value)
+
+        return of_one
+
+    def _among(self, value: Node, constants: Sequence[Node]) -> Read | None:
+        read = self._compiled(value)
+        alike = [self._alike(each, value) for each in constants]
+        family = _family(self._type(value))
+        if read is None or any(not isinstance(each, Literal) or _family(self._type(each)) != family for each in alike):
+            return None
+        among = {each.value for each in alike if isinstance(each, Literal)}
+
+        def is_among(values: Values, memory: Values) -> bool | None:
+            found = read(values, memory)
+            if found is None:
+                return None
+            if found != found:
+                raise _UnusualError
+            return found in among
+
+        return None if any(_constant(each) is None or isinstance(each, _MOMENTS) for each in among) else is_among
+
+    def _first_of(self, args: Sequence[Node], kind: DataType) -> Read | None:
+        alike = [self._alike(arg, args[0]) for arg in args]
+        parts = [self._compiled(arg) for arg in alike if self._type(arg) == kind and kind in _PLAIN]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(args):
+            return None
+
+        def first_of(values: Values, memory: Values) -> Any:
+            return next((value for part in known if (value := part(values, memory)) is not None), None)
+
+        return first_of
+
+    def _chosen(self, case: Case) -> Read | None:
+        kind = self._type(case)
+        ways = [*case.branches, *(() if case.otherwise is None else ((Literal(True), case.otherwise),))]
+        if kind not in _PLAIN or any(self._type(value) != kind for _, value in ways):
+            return None
+        parts = [(self._compiled(condition), self._compiled(value)) for condition, value in ways]
+        known = [(condition, value) for condition, value in parts if condition is not None and value is not None]
+        if len(known) < len(parts):
+            return None
+
+        def chosen(values: Values, memory: Values) -> Any:
+            return next((value(values, memory) for condition, value in known if condition(values, memory)), None)
+
+        return chosen
+
     def _alike(self, node: Node, other: Node) -> Node:
-        """A whole number that is written beside floats as one of these."""
-        if isinstance(node, Literal) and type(node.value) is int and abs(node.value) <= 2**53:
-            return Literal(float(node.value)) if self._type(other) == FLOAT64 else node
+        """A number that is written beside floats as one of these."""
+        if not isinstance(node, Literal) or self._type(other) != FLOAT64:
+            return node
+        value = node.value
+        if type(value) is int and abs(value) <= 2**53:
+            return Literal(float(value))
+        if (
+            isinstance(value, Decimal)
+            and len(value.as_tuple().digits) <= _EXACT_DIGITS
+            and abs(value) < 10**_EXACT_DIGITS
+        ):
+            return Literal(float(value))
         return node
 
     def _type(self, node: Node) -> DataType:
         return output_field(Expr(node), self._schema, "match", "it").type
+
+
+def _constant(value: Any) -> Read | None:
+    """A constant as columns hold it."""
+    if isinstance(value, timedelta):
+        value = value // _MICROSECOND
+    elif isinstance(value, datetime):
+        value = (value - _EPOCH) // _MICROSECOND
+    return (lambda values, memory: value) if type(value) in (int, float, str, bool) else None
+
+
+def _null_check(read: Read | None, *, wanted: bool) -> Read | None:
+    return None if read is None else lambda values, memory: (read(values, memory) is None) is wanted
+
+
+def _as_float(read: Read | None) -> Read | None:
+    if read is None:
+        return None
+    return lambda values, memory: None if (value := read(values, memory)) is None else float(value)
 
 
 def _family(kind: DataType) -> object:

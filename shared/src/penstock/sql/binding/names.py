@@ -33,8 +33,8 @@ class Scope:
     text: SqlText
     relation: Relation
     outer: Scope | None = None
-    aliases: dict[str, Part] = field(default_factory=dict[str, Part])
-    """What names of SELECT mean where no column has the name."""
+    aliases: dict[str, Sequence[Part]] = field(default_factory=dict[str, Sequence[Part]])
+    """What names of SELECT mean where no column has the name: one expression each, if they are to be used."""
 
     def resolve(self, part: Part) -> Part:
         """The part with columns instead of names. Queries within it stay: they have scopes of their own.
@@ -50,8 +50,8 @@ class Scope:
         found = self.column(part)
         if found is not None:
             return found
-        if len(part.parts) == 1 and (meant := alike(part.parts[0], self.aliases)) is not None:
-            return self.aliases[meant]
+        if (aliased := self.aliased(part)) is not None:
+            return aliased
         above = self.outer
         if above is not None:
             outer = above.column(part)
@@ -62,6 +62,20 @@ class Scope:
                     part.span, f"{part} is a column two queries further out; join its table in the query between"
                 )
         raise self.text.error(part.span, self._unknown(part))
+
+    def aliased(self, name: Name) -> Part | None:
+        """What a name of SELECT means; None if there is none.
+
+        Raises:
+            SqlError: it means several expressions.
+        """
+        meant = alike(name.parts[0], self.aliases) if len(name.parts) == 1 else None
+        if meant is None:
+            return None
+        first, *others = self.aliases[meant]
+        if others:
+            raise self.text.error(name.span, f"SELECT has several columns {meant}; give them different names with AS")
+        return first
 
     def column(self, name: Name) -> Part | None:
         """The column, or the field of one, that a name means; None if there is none."""

@@ -183,7 +183,10 @@ class Selecting:
 
     def _with_aliases(self, scope: Scope, items: Sequence[SelectItem]) -> Scope:
         """A scope in which what AS names means its expression, where no column has the name."""
-        aliases = {item.alias: scope.resolve(item.expression) for item in items if item.alias is not None}
+        aliases: dict[str, list[Part]] = {}
+        for item in items:
+            if item.alias is not None and (value := scope.resolve(item.expression)) not in aliases.get(item.alias, ()):
+                aliases.setdefault(item.alias, []).append(value)
         return replace(scope, aliases=aliases)
 
     def _resolved(self, scope: Scope, items: Sequence[SelectItem]) -> Clauses:
@@ -208,9 +211,9 @@ class Selecting:
             return expressions[place]
         expression = item.expression
         if isinstance(expression, Name) and len(expression.parts) == 1:
-            meant = alike(expression.parts[0], scope.aliases)
-            if meant is not None:
-                return scope.aliases[meant]
+            aliased = scope.aliased(expression)
+            if aliased is not None:
+                return aliased
             named = {
                 value
                 for each, value in zip(items, expressions, strict=True)
