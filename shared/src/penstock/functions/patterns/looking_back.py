@@ -94,10 +94,12 @@ class Remembered:
     place: int | None
     type: DataType
 
-    def grown(self, memory: Any, variable: str, values: Values) -> Any:
-        """The memory with one more row; that of no row is None."""
-        if self.asked.variables is not None and variable not in self.asked.variables:
-            return memory
+    def is_of(self, variable: str) -> bool:
+        """Whether rows of the variable are among those that are asked."""
+        return self.asked.variables is None or variable in self.asked.variables
+
+    def grown(self, memory: Any, values: Values) -> Any:
+        """The memory with one more of these rows; that of no row is None."""
         value = True if self.place is None else values[self.place]
         most = self.asked.offset + 1
         match self.asked.function:
@@ -142,10 +144,15 @@ class Remembered:
 def remembering(remembered: Sequence[Remembered], variables: Sequence[str]) -> Callable[[Values, int, Values], Values]:
     """What adds a row to the memory of a match; `variables` are those of the positions."""
 
+    grows = [[place for place, each in enumerate(remembered) if each.is_of(name)] for name in variables]
+
     def remember(memory: Values, position: int, values: Values) -> Values:
-        return tuple(
-            each.grown(state, variables[position], values) for each, state in zip(remembered, memory, strict=True)
-        )
+        if not (places := grows[position]):
+            return memory
+        grown = [*memory]
+        for place in places:
+            grown[place] = remembered[place].grown(memory[place], values)
+        return tuple(grown)
 
     return remember if remembered else lambda memory, position, values: memory
 

@@ -46,6 +46,19 @@ class RegularAutomaton:
     """The positions whose rows are not shown."""
 
     @cached_property
+    def asked(self) -> tuple[int, ...]:
+        """Of every position its condition."""
+        return tuple(position.condition for position in self.positions)
+
+    @cached_property
+    def shortest(self) -> int:
+        """How many rows a match has at least."""
+        reached, length = {START}, 0
+        while not reached & self.accepting:
+            reached, length = {way for position in reached for way in self.ways[position]}, length + 1
+        return length
+
+    @cached_property
     def beginning(self) -> int:
         """The conditions of rows with which matches begin, as bits."""
         return _bits(self.positions[way].condition for way in self.ways[START])
@@ -227,10 +240,14 @@ class PreferredSearch:
 
     def end(self) -> list[Match]:
         """No row comes any more that could go on with a match; returns the matches that are decided by it."""
-        found = self._go_on()
-        while self.rows:
-            found += self._decide()
+        found: list[Match] = []
+        shortest = self._search.automaton.shortest
+        while len(self.rows) >= shortest:
             found += self._go_on()
+            if self.rows:
+                found += self._decide()
+        self.rows.clear()
+        self._begin()
         return found
 
     def _begin(self) -> None:
@@ -258,17 +275,22 @@ class PreferredSearch:
 
     def _stepped(self, row: Row) -> list[Link | None]:
         """The threads with one more row."""
-        automaton, search = self._search.automaton, self._search
+        search = self._search
+        automaton, looking_back = search.automaton, search.looking_back
         threads: list[Link | None] = []
-        known: set[object] = set()
+        known: set[object] | None = set() if len(self._threads) > 1 else None
+        """Of one thread all ways lead to different positions."""
         for thread in self._threads:
             position, memory = (START, search.remembered) if thread is None else (thread.position, thread.memory)
             for way in automaton.ways[position]:
-                condition = automaton.positions[way].condition
+                condition = automaton.asked[way]
                 if not row.fulfilled >> condition & 1:
                     continue
                 grown = search.remember(memory, way, row.values)
-                if not search.fulfils(condition, row, grown) or _is_known((way, grown), known):
+                back = looking_back.get(condition)
+                if back is not None and back(row.values, grown) is not True:
+                    continue
+                if known is not None and _is_known((way, grown), known):
                     continue
                 link = Link(row, way, thread, grown)
                 if automaton.ways[way]:
