@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,8 +39,14 @@ class Word:
 
 
 def words(
-    group: Group, word: Word, most: int, contiguity: str | None = None, within: int | None = None
+    group: Group,
+    word: Word,
+    most: int,
+    contiguity: str | None = None,
+    within: int | None = None,
+    behind: tuple[Forbidden, ...] = (),
 ) -> Iterator[Word]:
+    """The unrolled group, with what must not come `behind` it."""
     if len(word.steps) > most:
         return
     if not group.parts:
@@ -49,34 +56,42 @@ def words(
     if contiguity is not None:
         limits = [each for each in (within, part.within_us) if each is not None]
         part = replace(part, contiguity=contiguity, within_us=min(limits, default=None))
-    for longer in part_words(part, word, most):
-        yield from words(rest, longer, most)
+    bodies = [each.body for each in rest.parts]
+    own = tuple(itertools.takewhile(lambda body: isinstance(body, Forbidden), bodies))
+    for longer in part_words(part, word, most, own + behind if len(own) == len(bodies) else own):
+        yield from words(rest, longer, most, behind=behind)
 
 
-def part_words(part: Part, word: Word, most: int) -> Iterator[Word]:
+def part_words(part: Part, word: Word, most: int, behind: tuple[Forbidden, ...]) -> Iterator[Word]:
     body, times = part.body, part.times
     if isinstance(body, Forbidden):
         yield replace(word, guards=(*word.guards, (body.condition, body.immediately)))
         return
     waiting, number = [(word, part.contiguity)], 0
     while waiting:
-        for each, near in waiting if number >= times.least else ():
+        ends, over = [each for each, _ in waiting], number >= times.least
+        between = tuple((each.condition, each.immediately) for each in behind if over or not each.immediately)
+        if number:
+            waiting = [(replace(each, guards=each.guards + between), near) for each, near in waiting]
+        for end, (each, near) in zip(ends, waiting, strict=True) if over else ():
             more = times.most is None or number < times.most
             if times.greedy and more and isinstance(body, Variable):
-                yield replace(each, greedy=(*each.greedy, step_of(part, body, near, each, number)))
+                yield replace(end, greedy=(*end.greedy, step_of(part, body, near, each, number)))
             else:
-                yield each
+                yield end
         if number == times.most or number > most:
             return
         waiting = [
             (longer, times.contiguity)
             for each, near in waiting
-            for longer in body_words(part, near, each, most, number)
+            for longer in body_words(part, near, each, most, number, behind)
         ]
         number += 1
 
 
-def body_words(part: Part, near: str, word: Word, most: int, number: int) -> Iterator[Word]:
+def body_words(
+    part: Part, near: str, word: Word, most: int, number: int, behind: tuple[Forbidden, ...]
+) -> Iterator[Word]:
     body, until = part.body, part.times.until
     if isinstance(body, Variable):
         if len(word.steps) < most:
@@ -86,7 +101,7 @@ def body_words(part: Part, near: str, word: Word, most: int, number: int) -> Ite
     if until is not None and number:
         word = replace(word, guards=(*word.guards, (until, False)))
     for group in body.groups if isinstance(body, Alternatives) else (body,):
-        yield from words(group, word, most, near, part.within_us)
+        yield from words(group, word, most, near, part.within_us, behind)
 
 
 def step_of(part: Part, body: Variable, near: str, word: Word, number: int) -> Step:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -66,12 +67,15 @@ class RandomPattern:
     def whole(self, *, within: bool) -> Group:
         parts = [self.part(0, first=True)]
         for _ in range(self.chance.randrange(3)):
-            if self.chance.random() < 0.25:
-                parts.append(Part(self.forbidden()))
+            parts += self.sometimes_forbidden()
             parts.append(self.part(0))
         if within and self.chance.random() < 0.3:
             parts.append(Part(self.forbidden()))
         return Group(tuple(parts))
+
+    def sometimes_forbidden(self) -> Iterator[Part]:
+        while self.chance.random() < 0.25:
+            yield Part(self.forbidden())
 
     def forbidden(self) -> Forbidden:
         return Forbidden("no " + next(self.names), self.condition(), self.chance.random() < 0.5)
@@ -84,12 +88,19 @@ class RandomPattern:
         near = chance.choice(NEAR)
         within = chance.choice([None, None, None, 2, 4])
         if depth < 1 and chance.random() < 0.25:
-            group = Group(tuple(self.part(depth + 1, first=first and not n) for n in range(chance.randrange(1, 3))))
+            group = Group((self.part(depth + 1, first=first), *self.more(depth + 1)))
             other = Group((self.part(depth + 1, first=first),))
             body: Any = group if chance.random() < 0.5 else Alternatives((group, other))
             return Part(body, near, self.times(first=first, greedy=False), within)
         variable = Variable(next(self.names), self.condition())
         return Part(variable, near, self.times(first=first, greedy=chance.random() < 0.3), within)
+
+    def more(self, depth: int) -> Iterator[Part]:
+        """What is in a group behind its first part."""
+        yield from self.sometimes_forbidden()
+        if self.chance.random() < 0.5:
+            yield self.part(depth)
+            yield from self.sometimes_forbidden()
 
     def times(self, *, first: bool, greedy: bool) -> Times:
         chance = self.chance
@@ -180,6 +191,39 @@ def test_what_is_optional_and_greedy_is_left_out_only_if_no_row_of_it_comes_firs
     automaton = compiled(some.followed_by("C", OF["c"]).group)
     told, _ = played(search_of(automaton), [*enumerate(letters)], random.Random(0), None)
     assert ["".join(letters[number] for number, _ in match) for match in told] == found
+
+
+TWICE = Pattern.begin("A", OF["a"]).next("B", OF["a"])
+REPEATED_INSIDE = Pattern.begin("C", OF["c"]).next("A", OF["a"], times=2)
+REPEATED_BEFORE = Pattern.begin("C", OF["c"], times=(1, None)).followed_by("A", OF["a"])
+
+
+def repeated(times: Any, *, immediately: bool) -> Pattern:
+    some = Pattern.begin("A", OF["a"], times=times)
+    return some.not_next("no C", OF["c"]) if immediately else some.not_followed_by("no C", OF["c"])
+
+
+@pytest.mark.parametrize(
+    ("some", "letters", "found"),
+    [
+        (repeated((1, None), immediately=False), "a-cab", {"ab"}),
+        (repeated(2, immediately=False), "a-cab", set()),
+        (repeated((1, None), immediately=True), "acab", {"ab"}),
+        (repeated((1, None), immediately=True), "a-cab", {"aab", "ab"}),
+        (repeated((2, None), immediately=True), "acaab", {"aaab", "aab"}),
+        (repeated((2, None), immediately=True), "aacab", {"aab"}),
+        (Pattern.begin(TWICE, times=2).not_followed_by("D", OF["c"]), "aacaab", set()),
+        (Pattern.begin(TWICE, times=2).not_followed_by("D", OF["c"]), "aaaab", {"aaaab"}),
+        (Pattern.begin(REPEATED_INSIDE).not_followed_by("D", OF["c"]), "cacab", set()),
+        (REPEATED_BEFORE.not_next("D", OF["a"]), "cacab", {"cab", "ccab"}),
+    ],
+)  # fmt: skip
+def test_what_must_not_come_behind_a_repeated_part_must_not_come_between_its_occurrences(
+    some: Pattern, letters: str, found: set[str]
+) -> None:
+    search = search_of(compiled(some.followed_by("end", OF["b"]).group))
+    told, _ = played(search, [*enumerate(letters)], random.Random(0), None)
+    assert {"".join(letters[number] for number, _ in match) for match in told} == found
 
 
 def test_a_match_is_told_when_none_that_begins_earlier_is_under_way() -> None:

@@ -144,11 +144,16 @@ class Pattern:
         return self._and(_part(part, condition, "followed_by_any", times, optional, repeated, greedy, until, within))
 
     def not_next(self, name: str, condition: Expr) -> Pattern:
-        """The row right behind must not fulfil the condition."""
+        """The row right behind must not fulfil the condition.
+
+        Behind a part that is repeated that holds of the row behind each occurrence that could be the last one.
+        """
         return self._and(Part(Forbidden(name, condition, immediately=True)))
 
     def not_followed_by(self, name: str, condition: Expr) -> Pattern:
         """No row up to what follows, that one included, must fulfil the condition.
+
+        Behind a part that is repeated none must come between its occurrences either.
 
         At the end of a pattern, which has to have a time then (`match(within=)`), none must come before that is over.
         """

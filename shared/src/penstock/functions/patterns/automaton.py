@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import PipelineError
@@ -200,18 +200,20 @@ class _Builder:
         ends: Sequence[_End],
         contiguity: Contiguity | None,
         within_us: int | None = None,
+        forbidden: Sequence[Forbidden] = (),
     ) -> list[_End]:
-        """The ends behind a group, which begins at `ends`, as near to them as `contiguity` says."""
+        """The ends behind a group, which begins at `ends`, as near to them as `contiguity` says, and behind which rows
+        are `forbidden`."""
         found = list(ends)
         for place, part in enumerate(group.parts):
             if place == 0:
                 part = replace(
                     part, contiguity=contiguity or part.contiguity, within_us=_least(part.within_us, within_us)
                 )
-            found = self._part(part, (*path, place), found)
+            found = self._part(part, (*path, place), found, _forbidden_behind(group, place, forbidden))
         return found
 
-    def _part(self, part: Part, path: _Path, ends: Sequence[_End]) -> list[_End]:
+    def _part(self, part: Part, path: _Path, ends: Sequence[_End], forbidden: Sequence[Forbidden]) -> list[_End]:
         if isinstance(part.body, Forbidden):
             return self._guarded(ends, part.body)
         times = part.times
@@ -220,17 +222,30 @@ class _Builder:
         behind, contiguity = [*ends], part.contiguity
         last = max(times.least, 1) if times.most is None else times.most
         for number in range(1, last + 1):
-            before, behind = behind, self._body(part, (*path, number), ends, contiguity, until)
+            before, behind = behind, self._body(part, (*path, number), ends, contiguity, until, forbidden)
             if last > 1 or times.most is None:
                 self._check_rows(part, ends, behind)
             if number > times.least:
                 left += self._yielding(before, part, (*path, number))
             contiguity = times.contiguity
-            ends = behind if until is None else [_with(end, Guard(until, immediately=False)) for end in behind]
+            ends = self._between(behind, until, forbidden, over=number >= times.least)
         if times.most is not None:
             return left + behind
-        self._body(part, (*path, last), ends, times.contiguity, until)
+        self._body(part, (*path, last), ends, times.contiguity, until, forbidden)
         return left + self._yielding(behind, part, (*path, last))
+
+    def _between(
+        self, behind: Sequence[_End], until: int | None, forbidden: Iterable[Forbidden], *, over: bool
+    ) -> list[_End]:
+        """The ends behind an occurrence, as the next one begins there.
+
+        What must not come behind the last occurrence must not come before it either, as in Flink: a row that must not be
+        right behind only where the part may be `over`.
+        """
+        guards = [self._guard(each) for each in forbidden if over or not each.immediately]
+        if until is not None:
+            guards.append(Guard(until, immediately=False))
+        return [reduce(_with, guards, end) for end in behind]
 
     def _check_rows(self, part: Part, ends: Sequence[_End], behind: Sequence[_End]) -> None:
         """An occurrence without any row could be repeated for ever."""
@@ -241,7 +256,13 @@ class _Builder:
             )
 
     def _body(
-        self, part: Part, path: _Path, ends: Sequence[_End], contiguity: Contiguity, until: int | None
+        self,
+        part: Part,
+        path: _Path,
+        ends: Sequence[_End],
+        contiguity: Contiguity,
+        until: int | None,
+        forbidden: Sequence[Forbidden],
     ) -> list[_End]:
         match part.body:
             case Variable(name=name, condition=condition):
@@ -258,18 +279,18 @@ class _Builder:
                     self.connect(end, Edge(number, contiguity, end.guards, within_us, end.yields_to))
                 return [_End(number)]
             case Group() as group:
-                return self.group(group, path, ends, contiguity, part.within_us)
+                return self.group(group, path, ends, contiguity, part.within_us, forbidden)
             case Alternatives(groups=groups):
                 return [
                     end
                     for place, group in enumerate(groups)
-                    for end in self.group(group, (*path, place), ends, contiguity, part.within_us)
+                    for end in self.group(group, (*path, place), ends, contiguity, part.within_us, forbidden)
                 ]
             case Forbidden():
                 raise AssertionError("what is forbidden has no rows")
 
     def _guarded(self, ends: Iterable[_End], forbidden: Forbidden) -> list[_End]:
-        guard = Guard(self._condition(forbidden.condition), forbidden.immediately)
+        guard = self._guard(forbidden)
         found = [_with(end, guard) for end in ends]
         if any(end.position == START for end in found):
             raise PipelineError(
@@ -277,6 +298,9 @@ class _Builder:
                 "begin with a part that is not optional"
             )
         return found
+
+    def _guard(self, forbidden: Forbidden) -> Guard:
+        return Guard(self._condition(forbidden.condition), forbidden.immediately)
 
     def _yielding(self, ends: Sequence[_End], part: Part, path: _Path) -> list[_End]:
         """Ends behind which the match goes on only if the occurrence at `path` does not come first, if that is greedy."""
@@ -293,6 +317,16 @@ class _Builder:
                 return number
         self.conditions.append(condition)
         return len(self.conditions) - 1
+
+
+def _forbidden_behind(group: Group, place: int, behind_group: Sequence[Forbidden]) -> list[Forbidden]:
+    """What must not come behind a part of a group, up to the part with rows that follows it."""
+    found: list[Forbidden] = []
+    for part in group.parts[place + 1 :]:
+        if not isinstance(part.body, Forbidden):
+            return found
+        found.append(part.body)
+    return [*found, *behind_group]
 
 
 def _bits(holds: Iterable[bool]) -> int:

@@ -31,7 +31,10 @@ class Variable:
 
 @dataclass(frozen=True, eq=False)
 class Forbidden:
-    """A row that must not occur between the rows of the parts around it; the row of the part behind is looked at, too."""
+    """A row that must not occur between the rows of the parts around it; the row of the part behind is looked at, too.
+
+    If the part before is repeated it must not occur between its occurrences either. A row that must not be right behind
+    must not be right behind those occurrences, of which one could be the last."""
 
     name: str
     condition: Expr
