@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -224,6 +224,30 @@ def test_what_must_not_come_behind_a_repeated_part_must_not_come_between_its_occ
     search = search_of(compiled(some.followed_by("end", OF["b"]).group))
     told, _ = played(search, [*enumerate(letters)], random.Random(0), None)
     assert {"".join(letters[number] for number, _ in match) for match in told} == found
+
+
+NESTING: list[Callable[[Pattern], Pattern]] = [
+    lambda some: Pattern.begin(some),
+    lambda some: Pattern.begin("A", OF["a"]).next(some, times=(1, 2)),
+    lambda some: Pattern.any_of(some, Pattern.begin("B", OF["b"])),
+]
+
+
+@pytest.mark.parametrize("nest", NESTING)
+def test_groups_stand_one_within_the_other_up_to_a_limit(nest: Callable[[Pattern], Pattern]) -> None:
+    some = Pattern.begin("C", OF["c"])
+    for _ in range(50):
+        some = nest(some)
+    with pytest.raises(PipelineError, match=r"match: more than 50 groups stand one within the other"):
+        nest(some)
+
+
+def test_the_deepest_pattern_is_searched_for() -> None:
+    some = Pattern.begin("A", OF["a"]).next("B", OF["b"])
+    for _ in range(50):
+        some = Pattern.begin(some)
+    told, _ = played(search_of(compiled(some.group)), [*enumerate("aab")], random.Random(0), None)
+    assert told == [((1, "A"), (2, "B"))]
 
 
 def test_a_match_is_told_when_none_that_begins_earlier_is_under_way() -> None:

@@ -202,6 +202,18 @@ def test_measures_are_of_the_rows_of_their_names() -> None:
     assert matches.collect().rows() == [("u", 3.0, START + timedelta(minutes=4), 3, 0.0, 4.0, 4, 4.0, 4.0 + 4 / 3)]
 
 
+def test_constants_are_measures() -> None:
+    """Of every match, also of one whose time is over, and beside aggregates or alone."""
+    matches = logins("ffxfo fo").match(BURST, within="9m").timed_out_to(OVER)
+    found = matches.select(kind=lit("burst"), fails=col("fails").count(), half=lit(1) / 2, nothing=lit(None).cast(str))
+    assert found.collect().rows() == [("burst", fails, 0.5, None) for fails in (3, 4, 3)]
+    assert {row[::2] for row in found.side(OVER).collect().rows()} == {("burst", 0.5)}
+    alone = logins("ffxfo").match(BURST).select(kind=lit("burst"))
+    assert alone.schema.field("kind").type == STRING
+    assert not alone.schema.field("kind").nullable
+    assert alone.collect().rows() == [("burst",)]
+
+
 def test_what_was_matched_in_time_and_what_was_not() -> None:
     """The times of two first rows are over when the input ends."""
     matches = logins("fff  o  f").match(BURST, within="6m", after_match="past_last_row").timed_out_to(OVER)
@@ -358,6 +370,32 @@ def test_a_snapshot_with_other_columns_of_matched_rows_is_refused() -> None:
 def test_what_cannot_be_matched_is_refused(make: Any, message: str) -> None:
     with pytest.raises(PipelineError, match=message):
         make(logins("f"))
+
+
+def asking(conditions: int) -> Pattern:
+    some = Pattern.begin("start")
+    for number in range(conditions):
+        some = some.next(f"p{number}", col("amount") > number)
+    return some
+
+
+def choosing(edges: int) -> Pattern:
+    ways = [Pattern.begin(f"p{number}") for number in range(edges)]
+    return Pattern.begin("start").next(Pattern.any_of(*ways))
+
+
+@pytest.mark.parametrize(
+    ("make", "most", "message"),
+    [
+        (asking, 61, "more than 61 conditions"),
+        (choosing, 62, "may be followed by one of more than 62"),
+        (lambda rows: Pattern.begin("a", times=rows), 2000, "more than 2000 rows"),
+    ],
+)
+def test_patterns_are_as_large_as_the_documentation_says(make: Any, most: int, message: str) -> None:
+    logins("f").match(make(most)).select("user")
+    with pytest.raises(PipelineError, match=message):
+        logins("f").match(make(most + 1)).select("user")
 
 
 def test_rows_without_event_time_have_no_order() -> None:

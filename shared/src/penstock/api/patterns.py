@@ -18,6 +18,7 @@ from penstock.functions.patterns.definitions import (
     Skip,
     Times,
     Variable,
+    check_depth,
 )
 from penstock.functions.patterns.describing import text_of
 
@@ -161,6 +162,9 @@ class Pattern:
 
     def _and(self, part: Part) -> Pattern:
         return Pattern(Group((*self.group.parts, part)))
+
+    def __post_init__(self) -> None:
+        check_depth(self.group)
 
     def __str__(self) -> str:
         return text_of(self.group)

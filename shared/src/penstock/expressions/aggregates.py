@@ -63,7 +63,13 @@ class AggregatePlan:
 
     @classmethod
     def build(
-        cls, aggregates: Sequence[tuple[str, Expr]], schema: Schema, where: str = "agg", *, event_time: bool = True
+        cls,
+        aggregates: Sequence[tuple[str, Expr]],
+        schema: Schema,
+        where: str = "agg",
+        *,
+        event_time: bool = True,
+        constants: bool = False,
     ) -> Self:
         """The plan of these named aggregates over rows of `schema`.
 
@@ -72,13 +78,15 @@ class AggregatePlan:
             schema: Columns of the rows.
             where: The verb, for error messages.
             event_time: Whether rows have an event time; without one `first`, `last` and `collect` go by arrival.
+            constants: Whether an expression may be of no aggregate and no column. `finish` has one value for all rows
+                then, so that it stands beside a column in `with_columns`.
 
         Raises:
             PipelineError: an expression does not fit the schema or is not made of aggregates.
         """
         if not aggregates:
             raise PipelineError(f"{where}: name at least one aggregate, such as n=count()")
-        fields = tuple(aggregate_field(expr, schema, where, name) for name, expr in aggregates)
+        fields = tuple(aggregate_field(expr, schema, where, name, constants=constants) for name, expr in aggregates)
         columns = PartialColumns(event_time=event_time)
         builder = _PlanBuilder(schema, where, columns)
         finish = [builder.finish(expr.node).alias(name) for name, expr in aggregates]

@@ -42,9 +42,12 @@ def row_field(expr: Expr, schema: Schema, where: str = "select", name: str | Non
     return output_field(expr, schema, where, name)
 
 
-def aggregate_field(expr: Expr, schema: Schema, where: str = "agg", name: str | None = None) -> Field:
-    """`output_field` of an expression that has one value for a group of rows: it must be made of aggregates."""
-    if not contains_aggregate(_checked(expr, where)):
+def aggregate_field(
+    expr: Expr, schema: Schema, where: str = "agg", name: str | None = None, *, constants: bool = False
+) -> Field:
+    """`output_field` of an expression that has one value for a group of rows: it must be made of aggregates, or be the
+    same for all groups where there may be `constants`."""
+    if not contains_aggregate(_checked(expr, where)) and (columns_of(expr) or not constants):
         raise PipelineError(f"{where}: {expr} is not an aggregate; write for example count() or col(...).sum()")
     return output_field(expr, schema, where, name)
 

@@ -12,11 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
+
+from penstock.errors import PipelineError
 
 if TYPE_CHECKING:
     from penstock.expressions import Expr
 
+DEEPEST: Final = 50
+"""How many groups may stand one within the other."""
 Contiguity = Literal["next", "followed_by", "followed_by_any"]
 
 
@@ -130,6 +134,31 @@ def every_body(body: Body) -> Iterator[Body]:
         case Alternatives(groups=groups):
             for group in groups:
                 yield from every_body(group)
+
+
+def check_depth(pattern: Group) -> None:
+    """Groups stand one within the other only as deep as all that reads them can follow.
+
+    Raises:
+        PipelineError: they are deeper.
+    """
+    level = [pattern]
+    for _ in range(DEEPEST + 1):
+        level = [inner for group in level for inner in _groups_in(group)]
+        if not level:
+            return
+    raise PipelineError(f"match: more than {DEEPEST} groups stand one within the other; write their parts in fewer")
+
+
+def _groups_in(group: Group) -> Iterator[Group]:
+    for part in group.parts:
+        match part.body:
+            case Group() as inner:
+                yield inner
+            case Alternatives(groups=groups):
+                yield from groups
+            case Variable() | Forbidden():
+                pass
 
 
 def variables(body: Body) -> Iterator[Variable]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.expressions import AggregatePlan
 
 _VERB: Final = "match"
-_MOST_CONDITIONS: Final = 62
+_MOST_CONDITIONS: Final = 61
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class MatchPlan:
         if regular is None:
             _check_names(pattern)
         automaton = compiled(pattern) if regular is None else compiled_regular(pattern)
-        if len(automaton.conditions) > _MOST_CONDITIONS:
-            raise PipelineError(f"{_VERB}: the pattern has more than {_MOST_CONDITIONS} conditions")
+        if len(automaton.conditions) - 1 > _MOST_CONDITIONS:
+            raise PipelineError(f"{_VERB}: the pattern has more than {_MOST_CONDITIONS} conditions; write fewer parts")
         if isinstance(automaton, Automaton) and automaton.waits and within_us is None:
             raise PipelineError(f"{_VERB}: a pattern that ends with not_followed_by needs a time; give within=")
         names = [variable.name for variable in variables(pattern)]
@@ -77,7 +77,7 @@ class MatchPlan:
         measured = tuple((name, references.measure(expr)) for name, expr in measures)
         read = frozenset[str]().union(*(columns_of(expr) for _, expr in measured))
         rows = Schema((*schema, Field(VARIABLE, STRING), Field(NUMBER, INT64), Field(SEEN, BOOLEAN)))
-        plan = AggregatePlan.build(measured, rows, _VERB, event_time=False)
+        plan = AggregatePlan.build(measured, rows, _VERB, event_time=False, constants=True)
         columns = tuple(name for name in schema.names if name in read)
         return cls(automaton, conditions, asked, plan, columns, reads_numbers=NUMBER in read)
 

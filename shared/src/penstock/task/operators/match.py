@@ -100,6 +100,7 @@ class _Searching:
         self.plan = plan
         self.regular = operation.regular
         self.names = [position.name for position in plan.automaton.positions]
+        self.measures = [field.name for field in plan.measures.output_fields]
         columns = {name: pl.col(name) for name in plan.measured}
         places = dict.fromkeys(plan.asked)
         for number, asked in enumerate(plan.asked):
@@ -194,9 +195,8 @@ class _Searching:
         for place, name in enumerate(self.plan.measured):
             columns.append(of_numbers(name, [link.row.values[place] for link in every], self.types[name]))
         frame = pl.DataFrame(columns)
-        return frame.group_by(_MATCH, maintain_order=True).agg(self.plan.measures.init_grouped).select(
-            self.plan.measures.finish
-        )  # fmt: skip
+        partials = frame.group_by(_MATCH, maintain_order=True).agg(self.plan.measures.init_grouped)
+        return partials.with_columns(self.plan.measures.finish).select(self.measures)  # some are constants
 
 
 class _Measured(NamedTuple):
