@@ -135,6 +135,15 @@ OF_A_JOB: Final = Dashboard(
             ),
             description="Keys that were forgotten, and changes that came to nothing because they were.",
         ),
+        _one(
+            "Partial matches", "short", f'sum by (operator) (penstock_partial_matches{{job_name="{JOB}"}})',
+            "{{operator}}", description="Of patterns; without within= they may be kept for ever.",
+        ),
+        _one(
+            "Age of the oldest partial match", "s",
+            f'max by (operator) (penstock_partial_match_age_seconds{{job_name="{JOB}"}})',
+            "{{operator}}", description="Event time from its first row to the watermark.",
+        ),
         _one("Attempt", "none", f'max(penstock_attempt{{job_name="{JOB}"}})', "attempt"),
         _one(
             "State by vertex", "bytes", f'sum by (vertex) (penstock_state_size_bytes{{job_name="{JOB}"}})', "{{vertex}}",

@@ -46,7 +46,7 @@ def progress(watermark: int = 2_000_000) -> JobProgress:
         "a" * 32,
         SubtaskId("v0", 1),
         "running",
-        metrics={"read": OperatorMetrics(rows_in=5, rows_out=4, bad_rows=1)},
+        metrics={"read": OperatorMetrics(rows_in=5, rows_out=4, bad_rows=1, partial_matches=6, partial_match_age_s=3)},
         published=2,
         progress=TaskProgress(
             watermark=watermark, busy_us=1_500_000, bytes_in=10, state_bytes=7, records_behind=9, unpublished_bytes=8
@@ -129,6 +129,16 @@ def test_units_are_those_of_the_name() -> None:
     assert found["penstock_checkpoints_total/aborted"] == 1
     assert found["penstock_attempt"] == 3
     assert found["penstock_failures_total"] == 1
+
+
+def test_operators_without_patterns_have_no_partial_matches() -> None:
+    """A zero would say that a pattern waits for nothing."""
+    found = progress()
+    assert values(found)["penstock_partial_matches"] == 6
+    assert values(found)["penstock_partial_match_age_seconds"] == 3
+    for status in found.statuses.values():
+        status.metrics["read"] = OperatorMetrics(rows_in=5)
+    assert not [name for name in values(found) if "partial" in name]
 
 
 def test_a_watermark_at_the_ends_of_time_is_no_number() -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from penstock import Pipeline
+from penstock import Pattern, Pipeline, col
 from penstock.connectors import collecting, files, iterables, sqlite
 from penstock.errors import UsageError
-from penstock.submission.cluster_checks import check_fit
-from penstock.types import INT64, Field, Schema
+from penstock.submission.cluster_checks import advice, check_fit
+from penstock.types import INT64, TIMESTAMP, Field, Schema
 
 SCHEMA = Schema((Field("n", INT64),))
 
@@ -49,3 +49,45 @@ def test_an_absolute_path_and_a_store_are_not(tmp_path: Path) -> None:
     check_fit(written(files.Sink(tmp_path / "out")).plan)
     check_fit(written(files.Sink("s3://lake/out")).plan)
     check_fit(written(sqlite.Sink(tmp_path / "shop.db", table="n")).plan)
+
+
+class Endless(iterables.Source[Any]):
+    """Rows that never end."""
+
+    @property
+    def bounded(self) -> bool:
+        return False
+
+
+EVENTS = Schema((Field("n", INT64), Field("at", TIMESTAMP)))
+A = Pattern.begin("a", col("n") > 1)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "options", "warned"),
+    [
+        (A.followed_by("b"), {}, True),
+        (A.followed_by("b"), {"within": "1h"}, False),
+        (A.followed_by("b", within="1h"), {}, False),
+        (A.next("b", col("n") > col("a.n")), {}, False),
+        (A.next("b", times=(2, None), repeated="next"), {}, False),
+        (A.next("b", times=2), {}, True),
+    ],
+)
+def test_patterns_that_wait_for_ever_are_told(
+    pattern: Pattern, options: dict[str, Any], warned: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "p.py"
+    file.write_text("")
+    for source in (Endless, iterables.Source):
+        p = Pipeline("waits")
+        rows = p.read(source([], schema=EVENTS, event_time="at")).key_by("n")
+        rows.match(pattern, **options).select("n").write(collecting.Sink())
+        found = advice(p.plan, file)
+        if warned and source is Endless:
+            assert found == [
+                "n2-match: the pattern has no time, so partial matches that do not go on are kept for ever; "
+                "give match(within=...)"
+            ]
+        else:
+            assert found == []

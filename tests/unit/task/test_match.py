@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -72,17 +72,25 @@ SELECT * FROM `rows` MATCH_RECOGNIZE (
 
 def climbing(rows: list[tuple[int, int | None, int]]) -> list[list[int] | None]:
     """What `CLIMBS` matches: a low row, and at most three rows above it, as many as there are."""
-    found: list[list[int] | None] = []
+    return [[row[0] for row in climb] for climb in climbs(rows) if len(climb) > 1]
+
+
+def climbs(rows: list[tuple[int, int | None, int]]) -> Iterator[list[tuple[int, int | None, int]]]:
+    """The rows of every attempt, of which there may be one."""
     place = 0
     while place < len(rows):
         _, low, _ = rows[place]
         end = place + 1
         while low is not None and low < 3 and end < min(len(rows), place + 4) and (rows[end][1] or 0) > low:
             end += 1
-        if end > place + 1:
-            found.append([rows[each][0] for each in range(place, end)])
+        yield rows[place:end]
         place = end
-    return found
+
+
+def still_climbing(rows: list[tuple[int, int | None, int]]) -> list[int]:
+    """The time of the row with which the attempt begins that goes on behind the last row."""
+    last = [*climbs(rows)][-1:]
+    return [climb[0][2] for climb in last if climb[0][1] is not None and climb[0][1] < 3]
 
 
 def rising(rows: list[tuple[int, int | None, int]]) -> list[list[int] | None]:
@@ -97,6 +105,20 @@ def rising(rows: list[tuple[int, int | None, int]]) -> list[list[int] | None]:
     return found
 
 
+def still_rising(rows: list[tuple[int, int | None, int]]) -> list[int]:
+    """The times of rows with which partial matches begin."""
+    return [
+        time
+        for place, (_, value, time) in enumerate(rows)
+        if value is not None and value < 3 and all((other or 0) > value for _, other, _ in rows[place + 1 :])
+    ]
+
+
+def still_alone(rows: list[tuple[int, int | None, int]]) -> list[int]:
+    low = [place for place, (_, value, _) in enumerate(rows) if value is not None and value < 3]
+    return [rows[place][2] for place in low if first_after(rows, place) is None]
+
+
 def first_after(rows: list[tuple[int, int | None, int]], place: int) -> list[int] | None:
     number, value, _ = rows[place]
     if value is None or value >= 3:
@@ -108,12 +130,13 @@ RISES = Pattern.begin("low", col("value") < 3).next(
     "high", col("value") > col("low.value"), times=(1, None), repeated="next"
 )
 LATER = Pattern.begin("low", col("value") < 3).followed_by("high", col("value") > col("low.value").max())
-PATTERNS: dict[str, tuple[Callable[[], Node], Any]] = {
-    "rises": (lambda: node_of(RISES, None, "no_skip"), rising),
-    "climbs": (lambda: node_of_sql(CLIMBS), climbing),
+PATTERNS: dict[str, tuple[Callable[[], Node], Any, Any]] = {
+    "rises": (lambda: node_of(RISES, None, "no_skip"), rising, still_rising),
+    "climbs": (lambda: node_of_sql(CLIMBS), climbing, still_climbing),
     "later": (
         lambda: node_of(LATER, None, "no_skip"),
         lambda rows: [first_after(rows, place) for place in range(len(rows))],
+        still_alone,
     ),
 }
 
@@ -123,11 +146,28 @@ def frame_of(rows: list[tuple[str | None, int, int | None, int]]) -> pl.DataFram
     return pl.DataFrame(data, schema={**ROWS.polars(), EVENT_TIME: pl.Int64()}, orient="row")
 
 
+KEYS = ("a", "b", None)
+
+
+def rows_of(key: str | None, rows: list[tuple[str | None, int, int | None, int]]) -> list[tuple[int, int | None, int]]:
+    return [row[1:] for row in sorted((row for row in rows if row[0] == key), key=lambda row: row[3])]
+
+
+def check_metrics(
+    harness: OperatorHarness, judge: Any, rows: list[tuple[str | None, int, int | None, int]], now: int
+) -> None:
+    """The partial matches and the age of the oldest one are those of the rows that event time has passed."""
+    passed = [row for row in rows if row[3] * SECOND <= now]
+    begun = [time for key in KEYS for time in judge(rows_of(key, passed))]
+    assert sum(each.partial_matches for each in harness.metrics) == len(begun)
+    assert max(each.partial_match_age_s for each in harness.metrics) == (now // SECOND - min(begun) if begun else 0)
+
+
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**9), place=PLACES, name=st.sampled_from(list(PATTERNS)))
 def test_matches_are_those_of_each_key(seed: int, place: str, name: str) -> None:
     chance = random.Random(seed)
-    made, judge = PATTERNS[name]
+    made, judge, judge_begun = PATTERNS[name]
     kept: list[tuple[str | None, int, int | None, int]] = []
     late: list[int] = []
     now, number = MIN_WATERMARK, 0
@@ -147,15 +187,18 @@ def test_matches_are_those_of_each_key(seed: int, place: str, name: str) -> None
             if chance.random() < 0.5:
                 now = max(now, chance.randrange(30) * SECOND)
                 harness.watermark(now)
+                check_metrics(harness, judge_begun, kept, now)
             if chance.random() < 0.4:
                 before = harness
                 harness = before.restored(before.freeze()(), chance.randrange(1, 4))
                 before.close()
+                check_metrics(harness, judge_begun, kept, now)
         harness.watermark(MAX_WATERMARK)
+        check_metrics(harness, lambda _: [], kept, MAX_WATERMARK)
         harness.close()
     expected: Counter[tuple[Any, ...]] = Counter()
-    for key in ("a", "b", None):
-        rows = [row[1:] for row in sorted((row for row in kept if row[0] == key), key=lambda row: row[3])]
+    for key in KEYS:
+        rows = rows_of(key, kept)
         expected.update((key, tuple(found)) for found in judge(rows) if found is not None)
     seen = [row for frame in harness.collected.frames for row in frame.iter_rows()]
     assert Counter((row[0], tuple(row[1])) for row in seen) == expected

@@ -70,6 +70,14 @@ LOST_CHANGES = Metric(
     "penstock_lost_changes_total", "counter", "changes", _OPERATOR,
     "Changes without effect, because the state of the row that they retract has expired.",
 )  # fmt: skip
+PARTIAL_MATCHES = Metric(
+    "penstock_partial_matches", "gauge", "matches", _OPERATOR,
+    "Matches of a pattern that have begun and may go on, whose rows are kept.",
+)  # fmt: skip
+PARTIAL_MATCH_AGE = Metric(
+    "penstock_partial_match_age_seconds", "gauge", "seconds", _OPERATOR,
+    "Event time since the first row of the oldest partial match of a pattern, up to the watermark; 0 without one.",
+)  # fmt: skip
 BYTES_IN = Metric(
     "penstock_bytes_in_total",
     "counter",
@@ -244,9 +252,10 @@ SCHEDULE_FAILURES = Metric(
 )
 
 JOB_METRICS: Final = (
-    ROWS_IN, ROWS_OUT, LATE_ROWS, BAD_ROWS, FAILED_CALLS, FORGOTTEN_KEYS, LOST_CHANGES, BYTES_IN, BYTES_OUT, BUSY, IDLE,
-    BLOCKED, WATERMARK, WATERMARK_LAG, RECORDS_BEHIND, UNPUBLISHED, PUBLISHED, CHECKPOINTS, COMPLETED, CHECKPOINT_AGE,
-    CHECKPOINT_BYTES, CHECKPOINT_WRITTEN, CHECKPOINT_SECONDS, CHECKPOINT_SYNC, STATE_BYTES, ATTEMPT, FAILURES,
+    ROWS_IN, ROWS_OUT, LATE_ROWS, BAD_ROWS, FAILED_CALLS, FORGOTTEN_KEYS, LOST_CHANGES, PARTIAL_MATCHES,
+    PARTIAL_MATCH_AGE, BYTES_IN, BYTES_OUT, BUSY, IDLE, BLOCKED, WATERMARK, WATERMARK_LAG, RECORDS_BEHIND, UNPUBLISHED,
+    PUBLISHED, CHECKPOINTS, COMPLETED, CHECKPOINT_AGE, CHECKPOINT_BYTES, CHECKPOINT_WRITTEN, CHECKPOINT_SECONDS,
+    CHECKPOINT_SYNC, STATE_BYTES, ATTEMPT, FAILURES,
 )  # fmt: skip
 """The metrics of a job, of which `samples` makes samples."""
 SERVICE_METRICS: Final = (
@@ -293,6 +302,10 @@ def _of_operator(counters: OperatorMetrics) -> Iterator[tuple[Metric, float]]:
     yield FAILED_CALLS, counters.failed_calls
     yield FORGOTTEN_KEYS, counters.forgotten_keys
     yield LOST_CHANGES, counters.lost_changes
+    if counters.partial_matches is not UNSET:
+        yield PARTIAL_MATCHES, counters.partial_matches
+    if counters.partial_match_age_s is not UNSET:
+        yield PARTIAL_MATCH_AGE, counters.partial_match_age_s
 
 
 def _of_subtask(progress: TaskProgress) -> Iterator[tuple[Metric, float]]:

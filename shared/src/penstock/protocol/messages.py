@@ -145,7 +145,8 @@ TaskState = Literal["initializing", "running", "ended", "finished", "failed", "c
 
 
 class OperatorMetrics(msgspec.Struct):
-    """Plain counters that an operator raises and its subtask reports. Rows, unless the name says otherwise."""
+    """Plain counters that an operator raises and its subtask reports, and behind them what is so now. Rows, unless the
+    name says otherwise."""
 
     rows_in: int = 0
     rows_out: int = 0
@@ -158,12 +159,16 @@ class OperatorMetrics(msgspec.Struct):
     """Keys, of joins rows, whose time to live was over."""
     lost_changes: int = 0
     """Changes that would have retracted what was forgotten, and did nothing."""
+    partial_matches: int | msgspec.UnsetType = msgspec.UNSET
+    """Of a pattern: the matches that have begun and may go on, now. Not in the JSON of other operators."""
+    partial_match_age_s: int | msgspec.UnsetType = msgspec.UNSET
+    """Event time since the first row of the oldest of them, up to the watermark; 0 if there is none."""
 
 
 OperatorCounter = Literal[
     "rows_in", "rows_out", "late_rows", "bad_rows", "state_bytes", "failed_calls", "forgotten_keys", "lost_changes"
 ]
-"""A field of `OperatorMetrics`."""
+"""A field of `OperatorMetrics` that only rises."""
 
 
 class TaskProgress(msgspec.Struct, frozen=True):

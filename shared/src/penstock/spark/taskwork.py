@@ -6,15 +6,15 @@ import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-import msgspec
 import pyarrow as pa
 
 from penstock.errors import PipelineError, ProtocolError
 from penstock.graph.jobgraph import JobVertex
 from penstock.plan.logical import LogicalPlan, Node
 from penstock.protocol.keygroups import KeyGroupRange, key_group_range
+from penstock.protocol.messages import OperatorCounter
 from penstock.runs.run_log import LATE_ROWS_KEPT
 from penstock.savepoint.places import place_of
 from penstock.spark.native import NativeWindow
@@ -240,8 +240,8 @@ class TaskWork:
     def _count(self, chain: Chain) -> None:
         for operator, metrics in chain.metrics.items():
             counts = self._counts.setdefault(operator, {})
-            for name, value in msgspec.structs.asdict(metrics).items():
-                counts[name] = counts.get(name, 0) + value
+            for name in get_args(OperatorCounter):
+                counts[name] = counts.get(name, 0) + getattr(metrics, name)
 
 
 def now_us() -> int:

@@ -8,7 +8,9 @@ from typing import Any, Final
 from penstock.connectors import console, files
 from penstock.connectors.base import Sink, Source
 from penstock.errors import PipelineError, UsageError
+from penstock.functions.patterns.automaton import compiled
 from penstock.plan.logical import LogicalPlan
+from penstock.plan.operations.match_rows import MatchRows
 from penstock.plan.operations.read import Read
 from penstock.plan.operations.write import Write
 
@@ -44,8 +46,8 @@ def _problem(part: Source[Any] | Sink, workers: str) -> str:
 
 
 def advice(plan: LogicalPlan, file: Path, workers: str = TASK_MANAGERS) -> list[str]:
-    """What will probably not be as it is here."""
-    lines: list[str] = []
+    """What will probably not be as it is here, and what will grow as long as the job runs."""
+    lines = [] if plan.is_bounded else _waiting_for_ever(plan)
     beside = "__file__" in file.read_text(encoding="utf-8")
     folder = file.resolve().parent
     for name, part in _parts(plan):
@@ -57,6 +59,18 @@ def advice(plan: LogicalPlan, file: Path, workers: str = TASK_MANAGERS) -> list[
                 f"{workers}, where only Python files are; give it by --param"
             )
     return lines
+
+
+def _waiting_for_ever(plan: LogicalPlan) -> list[str]:
+    return [
+        f"{node.operator_id}: the pattern has no time, so partial matches that do not go on are kept for ever; "
+        "give match(within=...)"
+        for node in plan
+        if isinstance(node.operation, MatchRows)
+        and node.operation.regular is None
+        and node.operation.within_us is None
+        and compiled(node.operation.pattern).may_wait_for_ever
+    ]
 
 
 def _parts(plan: LogicalPlan) -> list[tuple[str, Source[Any] | Sink]]:

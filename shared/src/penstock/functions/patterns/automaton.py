@@ -93,6 +93,15 @@ class Automaton:
             for edge in edges
         )
 
+    @property
+    def may_wait_for_ever(self) -> bool:
+        """Whether a partial match without a time may be kept however many rows of its key come."""
+        return any(
+            edge.target is not None and edge.contiguity != "next" and edge.within_us is None
+            for edges in self.edges[START + 1 :]
+            for edge in edges
+        )
+
     @cached_property
     def all_open(self) -> tuple[int, ...]:
         """Of every position a bit for each edge."""

@@ -327,6 +327,12 @@ class KeySearch:
         begin = 2 + 3 * links
         return any(numbers[begin + 3 : begin + 4 * partial : 4])
 
+    @staticmethod
+    def begun(numbers: Sequence[int]) -> tuple[int, int | None]:
+        """Of what is packed as these integers: how many partial matches, and the row that the earliest begins with."""
+        links, partial = numbers[0], numbers[1]
+        return partial, numbers[2 + 3 * links] if partial else None
+
     @classmethod
     def unpacked(cls, search: Search[Automaton], rows: Sequence[Row], numbers: Sequence[int]) -> Self:
         """The opposite of `packed`."""

@@ -340,6 +340,12 @@ class PreferredSearch:
         """Whether `pass_gap` would change anything of what is packed as these integers."""
         return len(numbers) > 1
 
+    @staticmethod
+    def begun(numbers: Sequence[int]) -> tuple[int, int | None]:
+        """Of what is packed as these integers: the number of attempts that go on, and the row that the earliest begins
+        with."""
+        return (1, 0) if len(numbers) > 1 else (0, None)
+
     @classmethod
     def unpacked(cls, search: Search[RegularAutomaton], rows: Sequence[Row], numbers: Sequence[int]) -> Self:
         """The opposite of `packed`."""

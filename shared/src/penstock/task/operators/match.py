@@ -33,6 +33,7 @@ from penstock.state.columns import canonical_keys, key_values
 from penstock.state.number_columns import of_numbers, tuples_of
 from penstock.state.segments import decode_segments
 from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, PassingOperator, RestoredState
+from penstock.task.operators.earliest import Earliest
 from penstock.task.operators.keyed_table import KeyedTable
 from penstock.task.operators.progress import GroupWatermarks, LateRows
 from penstock.task.operators.waiting_input import WaitingInput
@@ -40,6 +41,8 @@ from penstock.types import TIMESTAMP, polars_type
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from penstock.protocol.messages import OperatorMetrics
 
 _KIND: Final = "match"
 _VALUE: Final = "__value_"
@@ -86,6 +89,9 @@ class _KeySearch(Protocol):
 
     @staticmethod
     def minds_gaps(numbers: Sequence[int]) -> bool: ...
+
+    @staticmethod
+    def begun(numbers: Sequence[int]) -> tuple[int, int | None]: ...
 
     @classmethod
     def unpacked(cls, search: Any, rows: Sequence[Row], numbers: Sequence[int]) -> Self: ...
@@ -233,6 +239,7 @@ class MatchOperator(PassingOperator):
         self._numbers = count()
         self._told: list[tuple[int, Match | Partial]] = []
         self._given_up: list[tuple[int, Match | Partial]] = []
+        self._begun = _Begun(self._searching.key_search)
         self._before_end = MIN_WATERMARK
         """What is decided by the end of the input has a time behind this one."""
         self._context: OperatorContext
@@ -246,6 +253,7 @@ class MatchOperator(PassingOperator):
         self._before_end = self._watermarks.highest
         if restored is not None:
             self._restore(restored)
+        self._begun.show(context.metrics, self._watermarks.current)
 
     # -- rows -----------------------------------------------------------------------------------------------------------
 
@@ -270,6 +278,7 @@ class MatchOperator(PassingOperator):
         self._pass_time(reached)
         if watermark == MAX_WATERMARK:
             self._end()
+        self._begun.show(self._context.metrics, self._watermarks.current)
         self._emit(output)
 
     def _search(self, due: pl.DataFrame) -> None:
@@ -330,6 +339,8 @@ class MatchOperator(PassingOperator):
         return self._searching.key_search.unpacked(self._searching.search, rows, numbers), len(rows)
 
     def _put(self, key: Any, state: tuple[Any, ...] | None, search: _KeySearch) -> None:
+        if state is not None:
+            self._begun.remove(state[0], state[1])
         if search.is_empty:
             if state is not None:
                 self._table.remove([key])
@@ -337,7 +348,9 @@ class MatchOperator(PassingOperator):
         rows, numbers = search.packed()
         kept = ([row.values[place] for row in rows] for place in range(len(self._searching.kept)))
         deadline = search.deadline
-        self._table.put_rows({key: (numbers, [row.time for row in rows], deadline, *kept)})
+        times = [row.time for row in rows]
+        self._begun.add(numbers, times)
+        self._table.put_rows({key: (numbers, times, deadline, *kept)})
         if deadline is not None and (state is None or state[2] != deadline):
             heapq.heappush(self._deadlines, (deadline, next(self._numbers), key))
 
@@ -369,6 +382,7 @@ class MatchOperator(PassingOperator):
             self._told += [(max(match.last.row.time, self._before_end + 1), match) for match in told]
         self._table.remove(keys)
         self._deadlines.clear()
+        self._begun.clear()
 
     def _emit(self, output: Output) -> None:
         told, self._told = self._measured_rows(self._told), []
@@ -423,6 +437,42 @@ class MatchOperator(PassingOperator):
                 for key, deadline in zip(keys, rows[_DEADLINE].to_list(), strict=True):
                     if deadline is not None:
                         heapq.heappush(self._deadlines, (deadline, next(self._numbers), key))
+                for numbers, times in rows.select(_SEARCH, _TIMES).iter_rows():
+                    self._begun.add(numbers, times)
+
+
+class _Begun:
+    """The partial matches of all keys: how many there are, and with which times the earliest one of each key begins."""
+
+    def __init__(self, search: type[_KeySearch]) -> None:
+        self._search = search
+        self._number = 0
+        self._times = Earliest()
+
+    def add(self, numbers: Sequence[int], times: Sequence[int]) -> None:
+        """Of a key there is what is packed as these integers, and the times of its rows."""
+        number, first = self._search.begun(numbers)
+        self._number += number
+        if first is not None:
+            self._times.add(times[first])
+
+    def remove(self, numbers: Sequence[int], times: Sequence[int]) -> None:
+        """What was added of a key is no more."""
+        number, first = self._search.begun(numbers)
+        self._number -= number
+        if first is not None:
+            self._times.remove(times[first])
+
+    def clear(self) -> None:
+        """No key has any."""
+        self._number = 0
+        self._times.clear()
+
+    def show(self, metrics: OperatorMetrics, watermark: int) -> None:
+        """Tell of them, as they are when event time has come to `watermark`."""
+        first = self._times.second
+        metrics.partial_matches = self._number
+        metrics.partial_match_age_s = 0 if first is None else max(0, watermark // 1_000_000 - first)
 
 
 class _Gaps:
