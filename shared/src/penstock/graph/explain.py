@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from penstock.graph.jobgraph import PUBLISH, JobEdge, JobGraph, JobOperator, JobVertex, Link
-from penstock.plan.logical import LogicalPlan
+from penstock.plan.logical import LogicalPlan, Node
 from penstock.plan.passes.reading import said_of_reading
+from penstock.plan.signatures import drawn_node
 from penstock.types import schema_from_json
 
 
@@ -32,8 +33,8 @@ def _vertex_lines(graph: JobGraph, vertex: JobVertex, plan: LogicalPlan | None) 
     for operator in vertex.operators:
         is_read = operator.verb == "read"
         said = said_of_reading(plan, plan.node(operator.node)) if plan is not None and is_read else {}
-        kept = plan.node(operator.node).traits.kept if plan is not None else ""
-        yield from _operator_lines(operator, said, kept)
+        node = None if plan is None else plan.node(operator.node)
+        yield from _operator_lines(operator, said, node)
 
 
 def _ship(edge: JobEdge) -> str:
@@ -47,15 +48,19 @@ def rows_of(link: Link) -> str:
     return tag if link.mode == "append" else f"{tag} ({link.mode})"
 
 
-def _operator_lines(operator: JobOperator, said: Mapping[str, str], kept: str) -> Iterator[str]:
+def _operator_lines(operator: JobOperator, said: Mapping[str, str], node: Node | None) -> Iterator[str]:
     yield f"  - {operator.verb} ({operator.id})"
     for name, value in {**operator.settings, **said}.items():
         yield f"      {name}: {_value(value)}"
+    if drawing := drawn_node(node) if node is not None else []:
+        yield "      positions:"
+        yield from (f"        {line}" for line in drawing)
     yield f"      columns: {schema_from_json(operator.schema)}"
     if operator.verb == PUBLISH:
         what = "splits of the source are" if operator.inputs else "its exchange is"
         yield f"      state: how far {what} published, committed together with the rows"
     elif operator.state:
+        kept = node.traits.kept if node is not None else ""
         yield f"      state: {_state(operator.state)}{f': {kept}' if kept else ''}"
     if operator.guarantee:
         yield f"      guarantee: {operator.guarantee}"

@@ -7,7 +7,7 @@ from typing import Final
 from penstock.core.times import format_duration
 from penstock.functions.patterns.definitions import Alternatives, Contiguity, Forbidden, Group, Part, Times, Variable
 
-_SIGNS: Final[dict[Contiguity, str]] = {
+SIGNS: Final[dict[Contiguity, str]] = {
     "next": "next",
     "followed_by": "followed by",
     "followed_by_any": "followed by any",
@@ -47,7 +47,7 @@ def _part(part: Part, *, first: bool, conditions: bool) -> str:
     if isinstance(part.body, Forbidden):
         sign = "not next" if part.body.immediately else "not followed by"
     else:
-        sign = "" if first else _SIGNS[part.contiguity]
+        sign = "" if first else SIGNS[part.contiguity]
     within = "" if part.within_us is None else f" within {format_duration(part.within_us)}"
     return f"{sign} {_body(part, conditions=conditions)}{_times(part.times, conditions=conditions)}{within}".lstrip()
 
@@ -66,6 +66,6 @@ def _times(times: Times, *, conditions: bool) -> str:
     if (times.least, times.most) == (1, 1):
         return ""
     often = f"{{{times.least},{'' if times.most is None else times.most}}}"
-    near = "" if times.contiguity == "followed_by" else f" {_SIGNS[times.contiguity]}"
+    near = "" if times.contiguity == "followed_by" else f" {SIGNS[times.contiguity]}"
     until = "" if times.until is None else " until" + (f" {times.until}" if conditions else "")
     return f"{often}{near}{' greedy' if times.greedy else ''}{until}"
