@@ -54,7 +54,8 @@ with four bids: for auction 1 of 50 at 10:00:00 and of 120 at 10:00:12, for auct
 10:01:00. A duration is a text such as `"10s"`, `"5m"`, `"1h"` or `"1d"`, or a `timedelta`. What is wrong is said when the
 pipeline is built, as a `PipelineError` at the line that says it. Expressions are on [a page of their own](functions.md).
 Below each heading stands where its names and those of its examples are from; what tests use (`evaluate`, `elapse`,
-`run_pipeline`) is in `penstock.testing`. Whole pipelines stand in [examples](../README.md#more-examples).
+`explain_match`, `run_pipeline`) is in `penstock.testing`. Whole pipelines stand in
+[examples](../README.md#more-examples).
 """
 
 

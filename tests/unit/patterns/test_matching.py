@@ -78,7 +78,7 @@ class RandomPattern:
             yield Part(self.forbidden())
 
     def forbidden(self) -> Forbidden:
-        return Forbidden("no " + next(self.names), self.condition(), self.chance.random() < 0.5)
+        return Forbidden("no_" + next(self.names), self.condition(), self.chance.random() < 0.5)
 
     def condition(self) -> Expr:
         return OF[self.chance.choice([*LETTERS, *LETTERS, "ab", "any"])]

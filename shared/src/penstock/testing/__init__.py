@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.testing.expressions import evaluate
     from penstock.testing.feeds import elapse
+    from penstock.testing.matches import explain_match
     from penstock.testing.pipelines import run_pipeline, run_sinks
 
-__all__ = ["elapse", "evaluate", "run_pipeline", "run_sinks"]
+__all__ = ["elapse", "evaluate", "explain_match", "run_pipeline", "run_sinks"]
 
 _HOME_OF = {
     "elapse": "penstock.testing.feeds",
     "evaluate": "penstock.testing.expressions",
+    "explain_match": "penstock.testing.matches",
     "run_pipeline": "penstock.testing.pipelines",
     "run_sinks": "penstock.testing.pipelines",
 }

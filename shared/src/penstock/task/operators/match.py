@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.protocol.messages import OperatorMetrics
+    from penstock.types import Schema
 
 _KIND: Final = "match"
 _VALUE: Final = "__value_"
@@ -97,11 +98,10 @@ class _KeySearch(Protocol):
     def unpacked(cls, search: Any, rows: Sequence[Row], numbers: Sequence[int]) -> Self: ...
 
 
-class _Searching:
-    """A pattern over the columns of a node: what it needs of rows, and how it is searched for."""
+class Searching:
+    """A pattern over rows of certain columns: what it needs of them, and how it is searched for."""
 
-    def __init__(self, operation: MatchRows, node: Node) -> None:
-        schema = node.inputs[0].schema
+    def __init__(self, operation: MatchRows, schema: Schema) -> None:
         plan = operation.plan(schema)
         self.plan = plan
         self.regular = operation.regular
@@ -222,7 +222,7 @@ class MatchOperator(PassingOperator):
         operation, source = cast("MatchRows", node.operation), node.inputs[0]
         self._operator = node.operator_id
         self._where = f"{node.verb} ({node.operator_id})"
-        self._searching = _Searching(operation, node)
+        self._searching = Searching(operation, source.schema)
         self._rowtime = None if operation.regular is None else operation.regular.rowtime
         self._timed_out = None if operation.timed_out is None else operation.timed_out.name
         self._keys = source.schema.select(source.keys)
