@@ -351,7 +351,7 @@ class PreferredSearch:
         """The opposite of `packed`."""
         matches, *fulfilled = numbers
         both = zip(rows, fulfilled, strict=True)
-        return cls(search, [row._replace(fulfilled=conditions) for row, conditions in both], matches)
+        return cls(search, [Row(row.number, row.time, conditions, row.values) for row, conditions in both], matches)
 
 
 def _is_known(thread: tuple[object, ...], known: set[object]) -> bool:

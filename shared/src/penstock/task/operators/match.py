@@ -239,6 +239,9 @@ class MatchOperator(PassingOperator):
         self._numbers = count()
         self._told: list[tuple[int, Match | Partial]] = []
         self._given_up: list[tuple[int, Match | Partial]] = []
+        self._put_rows: dict[Any, tuple[Any, ...]] = {}
+        self._removed: list[Any] = []
+        """What has been put of keys and is not written."""
         self._begun = _Begun(self._searching.key_search)
         self._before_end = MIN_WATERMARK
         """What is decided by the end of the input has a time behind this one."""
@@ -305,6 +308,7 @@ class MatchOperator(PassingOperator):
             state = states[place]
             if number or state is None or self._searching.key_search.minds_gaps(state[0]):
                 self._search_key(keys[place], state, list(islice(taken, number)), behind)
+        self._write()
 
     def _search_key(
         self, key: Any, state: tuple[Any, ...] | None, rows: list[tuple[int, int, tuple[Any, ...], int]], behind: int
@@ -343,16 +347,24 @@ class MatchOperator(PassingOperator):
             self._begun.remove(state[0], state[1])
         if search.is_empty:
             if state is not None:
-                self._table.remove([key])
+                self._removed.append(key)
             return
         rows, numbers = search.packed()
-        kept = ([row.values[place] for row in rows] for place in range(len(self._searching.kept)))
+        kept = map(list, islice(zip(*(row.values for row in rows), strict=True), len(self._searching.kept)))
+        if not rows:
+            kept = ([] for _ in self._searching.kept)
         deadline = search.deadline
         times = [row.time for row in rows]
         self._begun.add(numbers, times)
-        self._table.put_rows({key: (numbers, times, deadline, *kept)})
+        self._put_rows[key] = (numbers, times, deadline, *kept)
         if deadline is not None and (state is None or state[2] != deadline):
             heapq.heappush(self._deadlines, (deadline, next(self._numbers), key))
+
+    def _write(self) -> None:
+        """Write what has been put of keys."""
+        self._table.put_rows(self._put_rows)
+        self._table.remove(self._removed)
+        self._put_rows, self._removed = {}, []
 
     def _pass_deadlines(self, search: _KeySearch, time: int) -> None:
         while (deadline := search.deadline) is not None and deadline <= time:
@@ -372,6 +384,7 @@ class MatchOperator(PassingOperator):
             search, _ = self._opened(state)
             self._pass_deadlines(search, after)
             self._put(key, state, search)
+            self._write()
 
     def _end(self) -> None:
         """No row comes any more: what waits for earlier matches, or for a row that must not come, is decided."""
