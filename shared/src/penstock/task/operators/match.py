@@ -151,9 +151,12 @@ class Searching:
         remembers = (None,) * len(ordered)
         if isinstance(plan.automaton, Automaton):
             self.key_search: type[_KeySearch] = KeySearch
+            self.shortest = 0
+            """A key that keeps fewer rows has no match at the end of the input."""
             self.search = Search(plan.automaton, *said, remembers)
         else:
             self.key_search = PreferredSearch
+            self.shortest = plan.automaton.shortest
             subsets = {} if self.regular is None else dict(self.regular.subsets)
             self.search = Search(plan.automaton, *said, remembers, subsets, plan.reads_numbers)
 
@@ -390,6 +393,8 @@ class MatchOperator(PassingOperator):
         """No row comes any more: what waits for earlier matches, or for a row that must not come, is decided."""
         keys = self._table.all_keys()
         for state in self._table.rows(keys):
+            if state is None or len(state[1]) < self._searching.shortest:
+                continue
             search, _ = self._opened(state)
             told = search.end()
             self._told += [(max(match.last.row.time, self._before_end + 1), match) for match in told]
