@@ -9,6 +9,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any, Final
 
+from penstock.sql.parsing.cursor import RESERVED
 from penstock.sql.parsing.types import TypeParser
 from penstock.sql.syntax import (
     Call,
@@ -288,7 +289,7 @@ class ExpressionParser(TypeParser):
                 return Exists(query, span=self.since(token))
             case "ARRAY" | "MAP" if self.peek().value == "[":
                 return self._collection()
-            case "RUNNING" | "FINAL" if self.peek().kind == "name" and self.peek(2).value == "(":
+            case "RUNNING" | "FINAL" if self._calls_behind():
                 self.advance()
                 return Call(word, (self._word(self.next),), span=self.since(token), name=token.span)
             case _ if word in _WITHOUT_PARENTHESES and not calls:
@@ -299,6 +300,11 @@ class ExpressionParser(TypeParser):
             case _:
                 self.expect("an expression")
                 return self._call(self.advance()) if calls and self.at_name() else self._name()
+
+    def _calls_behind(self) -> bool:
+        """Whether a call stands behind the next token, such as `LAST(`, and no keyword in front of a parenthesis."""
+        behind = self.peek()
+        return behind.kind == "name" and behind.keyword not in RESERVED and self.peek(2).value == "("
 
     def _interval(self) -> Part:
         start = self.advance()
