@@ -444,3 +444,65 @@ def test_patterns_are_as_large_as_the_documentation_says(make: Any, most: int, m
 def test_rows_without_event_time_have_no_order() -> None:
     with pytest.raises(PipelineError, match="match: the stream has no event time"):
         Pipeline("p").read(iterables.Source([Login("u", "x", 1.0, START)])).key_by("user").match(A).select("user")
+
+
+# -- MATCH_RECOGNIZE ---------------------------------------------------------------------------------------------------
+
+
+def logins_by_sql(letters: str, query: str) -> list[tuple[Any, ...]]:
+    rows = [
+        Login("u", STATUS[letter], float(n), START + timedelta(minutes=n))
+        for n, letter in enumerate(letters)
+        if letter in STATUS
+    ]
+    p = Pipeline("p")
+    return p.sql(query, logins=p.read(iterables.Source(rows, schema=Login, event_time="at"))).collect().rows()
+
+
+@pytest.mark.parametrize("rows", ["ONE ROW PER MATCH", "ALL ROWS PER MATCH"])
+def test_measures_may_read_no_row(rows: str) -> None:
+    query = f"""
+    SELECT one, none, word, n FROM logins MATCH_RECOGNIZE (
+        ORDER BY at MEASURES 1 AS one, CAST(NULL AS INT) AS none, 'f' || 'o' AS word, COUNT(*) AS n
+        {rows} PATTERN (A B) DEFINE B AS B.status = 'ok'
+    )"""
+    expected = [(1, None, "fo", 1), (1, None, "fo", 2)]
+    assert logins_by_sql("fxo", query) == (expected if rows.startswith("ALL") else expected[1:])
+
+
+@pytest.mark.parametrize(
+    ("clauses", "message"),
+    [
+        (
+            "AFTER MATCH SKIP TO C PATTERN (A B C?) DEFINE C AS FALSE",
+            "the search cannot go on at the last C of it: the match has no such row; write AFTER MATCH SKIP TO NEXT ROW",
+        ),
+        (
+            "PATTERN (A B) DEFINE B AS SUM(CAST(amount AS BIGINT) + 9223372036854775806) > 0",
+            r"a sum that does not fit into int64; add floats instead: .*, in SQL SUM\(CAST\(... AS DOUBLE\)\)",
+        ),
+        (
+            "PATTERN (A B+ C) DEFINE B AS 3 / (CAST(FIRST(amount) AS BIGINT) - 1) < 9, C AS FALSE",  # at the end
+            "the conditions failed on rows: division by zero",
+        ),
+    ],
+)
+def test_what_fails_in_the_search_names_the_operator(clauses: str, message: str) -> None:
+    with pytest.raises(UserCodeError, match=rf"^match \(\w+-match\): .*{message}"):
+        logins_by_sql("fox", f"SELECT * FROM logins MATCH_RECOGNIZE (ORDER BY at MEASURES COUNT(*) AS n {clauses})")
+
+
+def test_rows_that_were_kept_keep_what_they_fulfilled() -> None:
+    """Also if conditions of other variables come and go."""
+    query = """
+    SELECT * FROM `rows` MATCH_RECOGNIZE (
+        PARTITION BY key ORDER BY at MEASURES ARRAY_AGG(number) AS numbers PATTERN (A B C) DEFINE %s
+    )"""
+    harness = OperatorHarness(node_of_sql(query % "A AS A.value > 1"), max_parallelism=8)
+    harness.frame(frame_of([("k", 1, 5, 1), ("k", 2, 0, 2)]))
+    harness.watermark(2 * SECOND)
+    later = node_of_sql(query % "B AS B.value < 9, C AS C.value = 3")
+    harness = OperatorHarness(later, max_parallelism=8, restored=harness.freeze()())
+    harness.frame(frame_of([("k", 3, 3, 3)]))
+    harness.watermark(MAX_WATERMARK)
+    assert [row[:2] for frame in harness.collected.frames for row in frame.iter_rows()] == [("k", [1, 2, 3])]

@@ -135,8 +135,8 @@ class Remembered:
         least, most = (0, 2**64 - 1) if self.type == UINT64 else (-(2**63), 2**63 - 1)
         if isinstance(total, int) and not least <= total <= most:
             raise UserCodeError(
-                f"match: a condition asks for a sum that does not fit into {self.type}; add floats instead: "
-                ".cast(float).sum()"
+                f"a condition asks for a sum that does not fit into {self.type}; add floats instead: "
+                ".cast(float).sum(), in SQL SUM(CAST(... AS DOUBLE))"
             )
         return total
 

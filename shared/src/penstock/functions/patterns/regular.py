@@ -129,6 +129,9 @@ class _Builder:
     """Makes a pattern from its end to its beginning: each part is told what comes behind it."""
 
     conditions: list[Expr | None] = field(default_factory=lambda: [None])
+    numbers: dict[str, int] = field(default_factory=dict[str, int])
+    """The places of the conditions by variables: also of those that have none yet, for rows that were kept know their
+    conditions by number."""
     positions: list[Position] = field(default_factory=lambda: [Position("", 0, None)])
     after: list[_Place] = field(default_factory=list[_Place])
     """What comes behind each position but the first."""
@@ -172,11 +175,10 @@ class _Builder:
         number = len(self.positions)
         if number > MOST_POSITIONS:
             raise PipelineError(f"the pattern has more than {MOST_POSITIONS} rows; repeat its parts less often")
-        known = next((place for place, each in enumerate(self.conditions) if each is variable.condition), None)
-        if known is None:
-            known = len(self.conditions)
+        if variable.name not in self.numbers:
+            self.numbers[variable.name] = len(self.conditions)
             self.conditions.append(variable.condition)
-        self.positions.append(Position(variable.name, known, None))
+        self.positions.append(Position(variable.name, self.numbers[variable.name], None))
         self.after.append(behind)
         if not shown:
             self.hidden.append(number)

@@ -10,8 +10,9 @@ The event time of a result is that of the row, or the end of the time, that deci
 
 from __future__ import annotations
 
+import contextlib
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import chain, count, islice, pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, cast
 
@@ -275,17 +276,26 @@ class MatchOperator(PassingOperator):
         reached = self._watermarks.advance(watermark)
         for due in self._waiting.due(reached):
             for rows in due.iter_slices(_ROWS_AT_ONCE):
-                try:
+                with self._named():
                     self._search(rows)
-                except pl.exceptions.PolarsError as error:
-                    raise self._failed("the conditions failed on rows", error) from error
                 self._emit(output)
                 yield
-        self._pass_time(reached)
-        if watermark == MAX_WATERMARK:
-            self._end()
+        with self._named():
+            self._pass_time(reached)
+            if watermark == MAX_WATERMARK:
+                self._end()
         self._begun.show(self._context.metrics, self._watermarks.current)
         self._emit(output)
+
+    @contextlib.contextmanager
+    def _named(self) -> Generator[None]:
+        """Says of what fails in the search which operator it is."""
+        try:
+            yield
+        except pl.exceptions.PolarsError as error:
+            raise self._failed("the conditions failed on rows", error) from error
+        except UserCodeError as error:
+            raise UserCodeError(f"{self._where}: {error}") from error
 
     def _search(self, due: pl.DataFrame) -> None:
         """Take rows, in order of event time."""
