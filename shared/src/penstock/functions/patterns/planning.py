@@ -65,7 +65,7 @@ class MatchPlan:
             raise PipelineError(f"{_VERB}: a pattern that ends with not_followed_by needs a time; give within=")
         names = [variable.name for variable in variables(pattern)]
         if regular is not None:
-            _check_skip(automaton, skip, dict(regular.subsets))
+            check_skip(automaton, skip, dict(regular.subsets))
         elif skip.variable and skip.variable not in names:
             raise PipelineError(f"{_VERB}: after_match names {skip.variable!r}; {nearest(skip.variable, names)}")
         references = References(schema, names, regular)
@@ -82,7 +82,7 @@ class MatchPlan:
         return cls(automaton, conditions, asked, plan, columns, reads_numbers=NUMBER in read)
 
 
-def _check_skip(automaton: Automaton | RegularAutomaton, skip: Skip, subsets: Mapping[str, Sequence[str]]) -> None:
+def check_skip(automaton: Automaton | RegularAutomaton, skip: Skip, subsets: Mapping[str, Sequence[str]]) -> None:
     """Raise `PipelineError` if the search would go on at the first row of every match, and find it again."""
     if skip.to != "first" or not isinstance(automaton, RegularAutomaton):
         return

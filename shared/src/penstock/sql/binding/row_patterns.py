@@ -29,8 +29,9 @@ from penstock.functions.patterns.definitions import (
     Variable,
 )
 from penstock.functions.patterns.definitions import Part as PatternPart
-from penstock.functions.patterns.planning import check_condition
-from penstock.functions.patterns.references import NUMBER, VARIABLE, References, final, navigation
+from penstock.functions.patterns.planning import check_condition, check_skip
+from penstock.functions.patterns.references import NUMBER, SEEN, VARIABLE, References, final, navigation
+from penstock.functions.patterns.regular import compiled_regular
 from penstock.plan.building.aggregates import over
 from penstock.plan.building.keys import keyed
 from penstock.plan.building.matches import match_rows
@@ -58,7 +59,7 @@ from penstock.sql.syntax import (
     SelectItem,
     Star,
 )
-from penstock.types import INT64, STRING, Field, Schema, can_be_key
+from penstock.types import FLOAT32, INT64, STRING, DecimalType, Field, Schema, StructType, can_be_key
 
 if TYPE_CHECKING:
     from penstock.plan.building.rows import Rows
@@ -71,6 +72,7 @@ _SEEN: Final = ("RUNNING", "FINAL")
 _MOST_PERMUTED: Final = 5
 _ASKED: Final = ("COUNT", "SUM", "AVG", "MIN", "MAX")
 """Aggregates that are remembered from row to row."""
+_ADDED: Final = ("SUM", "AVG")
 
 
 @dataclass(frozen=True)
@@ -117,13 +119,19 @@ class RowPattern:
         conditions = {name: self._condition(name, value, schema) for name, value in define}
         given = {name: Variable(name, conditions.get(name)) for name in self._names}
         pattern = Group((self._pattern(part.pattern, given),))
+        skip = self._skip()
+        with self._at(part.pattern):
+            automaton = compiled_regular(pattern)
+        with self._at(part.skip):
+            check_skip(automaton, skip, self._subsets)
         before, behind = self._shown(keys, time)
         made = {**before, **self._measured(measures, schema, (*before, *behind)), **behind}
         rowtime = next((item.alias for item, value in measures if _is_rowtime(value)), None)
         regular = replace(self._regular, rowtime=rowtime)
-        operation = MatchRows(pattern, tuple(made.items()), self._skip(), self._within(), regular=regular)
+        operation = MatchRows(pattern, tuple(made.items()), skip, self._within(), regular=regular)
         if not made:
-            raise self._context.error(part, "the matches have no columns; write MEASURES, or ALL ROWS PER MATCH")
+            but = "" if rowtime is None else " but MATCH_ROWTIME()"
+            raise self._context.error(part, f"the matches have no columns{but}; write MEASURES, or ALL ROWS PER MATCH")
         with self._at(part):
             found = match_rows(rows, operation)
         order = [*before, *(item.alias or "" for item in part.measures), *behind]
@@ -138,6 +146,12 @@ class RowPattern:
                 self._part.table,
                 "MATCH_RECOGNIZE takes rows that are never replaced; match before grouping, or group by windows",
             )
+        for name in (VARIABLE, NUMBER, SEEN):
+            if name in found.rows.schema:
+                raise self._context.error(
+                    self._part.table,
+                    f"MATCH_RECOGNIZE calls a column of its own {name!r}; give the one here another name",
+                )
         return found
 
     def _checked_order(self) -> str:
@@ -168,8 +182,10 @@ class RowPattern:
             if not isinstance(resolved, Bound):
                 raise self._context.error(part, "PARTITION BY takes columns; compute it in a subquery")
             kind = self._relation.rows.schema.field(resolved.column).type
-            if not can_be_key(kind):
-                raise self._context.error(part, f"rows cannot be partitioned by {sql_name(kind)}")
+            if not can_be_key(kind) or isinstance(kind, StructType):
+                raise self._context.error(
+                    part, f"rows cannot be partitioned by {sql_name(kind)}; compute a part of it in a subquery"
+                )
             found[resolved.column] = None
         return tuple(found)
 
@@ -294,11 +310,22 @@ class RowPattern:
         if any(isinstance(each, Call) and each.function in (*_NAVIGATION, *_PHYSICAL) for each in within(where)):
             raise self._context.error(part, "PREV takes a value, or FIRST or LAST of one, and these nothing else")
         variable, plain = _apart(self._context, where)
+        self._check_of_rows(plain)
         expr = Expressions(self._context, self._relation.rows.node.row_schema).value(plain)
         name = fresh(f"{distance} before", self._relation.rows.schema.names, self._lags)
         self._lags[name] = lag(expr, distance)
         column: Part = Bound(name, span=part.span) if variable is None else _OfVariable(variable, name, span=part.span)
         return column if inner is None else replace(inner, arguments=(column, Constant(offset, span=part.span)))
+
+    def _check_of_rows(self, value: Part) -> None:
+        """Raise `SqlError` if PREV is asked for what rows have by a match alone, perhaps others by the next one."""
+        for each in within(value):
+            if isinstance(each, Bound) and (function := _OF_THE_MATCH.get(each.column)):
+                raise self._context.error(each, f"{function} is of a match, and PREV takes columns of rows")
+            if isinstance(each, Call) and each.function == "MATCH_ROWTIME":
+                raise self._context.error(each, "MATCH_ROWTIME is of a match, and PREV takes columns of rows")
+            if isinstance(each, Call) and each.over is None and each.function in AGGREGATES:
+                raise self._context.error(each, f"PREV takes columns of rows, and {each.function} is of several")
 
     def _condition(self, variable: str, part: Part, schema: Schema) -> Expr:
         """What rows of a variable fulfil."""
@@ -323,6 +350,8 @@ class RowPattern:
             assert item.alias is not None
             if item.alias in found or item.alias in shown:
                 raise self._context.error(item, f"there are two columns {item.alias}; give the measure another name")
+            with self._at(item):
+                Schema((Field(item.alias, INT64),))
             if _is_rowtime(value):
                 if any(_is_rowtime(other) and other is not value for _, other in measures):
                     raise self._context.error(item, "MATCH_ROWTIME() is there twice; leave one out")
@@ -377,6 +406,9 @@ def _apart(context: Context, part: Part) -> tuple[str | None, Part]:
         if isinstance(each, Call) and each.function in (*_NAVIGATION, *_SEEN) and each.over is None:
             raise context.error(each, f"{each.function} cannot stand within an aggregate or another navigation")
     of = [each for each in within(part) if isinstance(each, (_OfVariable, Bound))]
+    for each in of:
+        if isinstance(each, _OfVariable):
+            _check_column(context, each)
     found = {each.variable if isinstance(each, _OfVariable) else None for each in of}
     if len(found) > 1:
         raise context.error(
@@ -387,6 +419,12 @@ def _apart(context: Context, part: Part) -> tuple[str | None, Part]:
         return Bound(each.column, span=each.span) if isinstance(each, _OfVariable) else None
 
     return next(iter(found), None), rewritten(part, plain)
+
+
+def _check_column(context: Context, part: _OfVariable) -> None:
+    """Raise `SqlError` if it is the rows themselves."""
+    if not part.column:
+        raise context.error(part, f"{part.variable}.* stands in COUNT({part.variable}.*) alone")
 
 
 def _with_distance(context: Context, call: Call, default: int) -> tuple[Part, int]:
@@ -448,13 +486,14 @@ class _Matched:
                 return None
 
     def _column_of(self, part: _OfVariable) -> Part:
-        if not part.column:
-            raise self._context.error(part, f"{part.variable}.* stands in COUNT({part.variable}.*) alone")
+        _check_column(self._context, part)
         return self._asked(part, col(f"{part.variable}.{part.column}"), self._schema.field(part.column))
 
     def _navigated(self, call: Call) -> Part:
         value, offset = _with_distance(self._context, call, 0)
         variable, plain = _apart(self._context, value)
+        if not any(isinstance(each, Bound) for each in within(plain)):
+            raise self._context.error(call, f"{call.function} takes a value of rows, and this reads none")
         bound = Expressions(self._context, self._schema).bind(plain)
         field = Field("value", bound.type)
         return self._asked(call, navigation(_NAVIGATION[call.function], _named(bound.expr, variable), offset), field)
@@ -541,7 +580,19 @@ class _Conditions(_Matched):
             raise self._context.error(
                 call, f"DEFINE can ask for {', '.join(_ASKED)} of the rows so far, without DISTINCT and FILTER"
             )
+        if call.function in _ADDED and len(call.arguments) == 1:
+            self._check_added(call)
         return super()._aggregated(call)
+
+    def _check_added(self, call: Call) -> None:
+        """Raise `SqlError` if sums of such values cannot be remembered from row to row."""
+        _, plain = _apart(self._context, call.arguments[0])
+        kind = Expressions(self._context, self._schema).bind(plain).type
+        if kind == FLOAT32 or isinstance(kind, DecimalType):
+            raise self._context.error(
+                call,
+                f"DEFINE adds integers and DOUBLE, and this is {sql_name(kind)}; write CAST(... AS DOUBLE) around it",
+            )
 
     def _seen(self, call: Call) -> Part:
         if call.function == "FINAL":

@@ -119,7 +119,7 @@ def member(key: Argument, value: Argument) -> Expr:
         PipelineError: the key can be null.
     """
     if key.nullable or is_null_constant(key):
-        raise PipelineError(f"a key of JSON cannot be null, and {key.expr} can; write COALESCE(key, '...')")
+        raise PipelineError("a key of JSON cannot be null, and this one can; write COALESCE(key, '...')")
     return concat_str(json_text(need_text("a key of JSON", key)), lit(":"), _or_null(value))
 
 
