@@ -60,7 +60,8 @@ class MatchPlan:
             _check_names(pattern)
         automaton = compiled(pattern) if regular is None else compiled_regular(pattern)
         if len(automaton.conditions) - 1 > _MOST_CONDITIONS:
-            raise PipelineError(f"{_VERB}: the pattern has more than {_MOST_CONDITIONS} conditions; write fewer parts")
+            what = "conditions" if regular is None else "variables"
+            raise PipelineError(f"{_VERB}: the pattern has more than {_MOST_CONDITIONS} {what}; write fewer parts")
         if isinstance(automaton, Automaton) and automaton.waits and within_us is None:
             raise PipelineError(f"{_VERB}: a pattern that ends with not_followed_by needs a time; give within=")
         names = [variable.name for variable in variables(pattern)]

@@ -96,8 +96,7 @@ class RowPattern:
         self._context = context
         self._part = part
         self._relation = self._facts(table)
-        names = [each.name for each in within(part.pattern) if isinstance(each, PatternVariable)]
-        self._names = list(dict.fromkeys(names))
+        self._names = list(dict.fromkeys(map(self._name, _variables(part.pattern))))
         self._subsets = self._checked_subsets()
         self._regular = Regular(part.all_rows, tuple(self._subsets.items()))
         self._scope = Scope(context.text, self._relation)
@@ -209,6 +208,11 @@ class RowPattern:
 
     # -- names ----------------------------------------------------------------------------------------------------------
 
+    def _name(self, variable: PatternVariable) -> str:
+        if "." in variable.name:
+            raise self._context.error(variable, "a variable's name has no dot, which stands in front of its columns")
+        return variable.name
+
     def _members(self) -> Mapping[str, tuple[str, ...]]:
         return {**{name: (name,) for name in self._names}, **self._subsets}
 
@@ -219,7 +223,7 @@ class RowPattern:
                 raise self._context.error(
                     name, f"there is a variable {name.name} already; give the subset another name"
                 )
-            found[name.name] = tuple(dict.fromkeys(self._known(each.name, each) for each in of))
+            found[self._name(name)] = tuple(dict.fromkeys(self._known(each.name, each) for each in of))
         return found
 
     def _known(self, name: str, place: Part, *, subsets: Iterable[str] = ()) -> str:
@@ -386,6 +390,10 @@ class RowPattern:
                 return Alternatives(tuple(Group(each) for each in every))
             case _:
                 raise AssertionError(f"{part} is no pattern")
+
+
+def _variables(pattern: Part) -> Iterable[PatternVariable]:
+    return (each for each in within(pattern) if isinstance(each, PatternVariable))
 
 
 def _of(variable: str, part: Part) -> Part | None:
