@@ -489,7 +489,7 @@ def test_measures_may_read_no_row(rows: str) -> None:
 )
 def test_what_fails_in_the_search_names_the_operator(clauses: str, message: str) -> None:
     with pytest.raises(UserCodeError, match=rf"^match \(\w+-match\): .*{message}"):
-        logins_by_sql("fox", f"SELECT * FROM logins MATCH_RECOGNIZE (ORDER BY at MEASURES COUNT(*) AS n {clauses})")
+        logins_by_sql("foxf", f"SELECT * FROM logins MATCH_RECOGNIZE (ORDER BY at MEASURES COUNT(*) AS n {clauses})")
 
 
 def test_rows_that_were_kept_keep_what_they_fulfilled() -> None:

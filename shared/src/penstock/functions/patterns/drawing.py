@@ -49,7 +49,8 @@ def _position(automaton: Automaton | RegularAutomaton, number: int) -> str:
     position = automaton.positions[number]
     if number == START:
         return "start"
-    condition = condition_of(automaton, position.condition) if position.condition else ""
+    of_all = automaton.conditions[position.condition] is None
+    condition = "" if of_all else condition_of(automaton, position.condition)
     until = "" if position.until is None else f"but not {condition_of(automaton, position.until)}"
     return " ".join(part for part in (name_of(automaton, number), condition, until) if part)
 
