@@ -23,6 +23,7 @@ from penstock.core.batches import EVENT_TIME
 from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.errors import IncompatibleStateError, PipelineError, UserCodeError
 from penstock.expressions import Expr
+from penstock.functions.patterns import regular
 from penstock.plan.building.keys import keyed
 from penstock.plan.building.matches import match_rows
 from penstock.plan.building.sources import read
@@ -490,6 +491,21 @@ def test_measures_may_read_no_row(rows: str) -> None:
 def test_what_fails_in_the_search_names_the_operator(clauses: str, message: str) -> None:
     with pytest.raises(UserCodeError, match=rf"^match \(\w+-match\): .*{message}"):
         logins_by_sql("foxf", f"SELECT * FROM logins MATCH_RECOGNIZE (ORDER BY at MEASURES COUNT(*) AS n {clauses})")
+
+
+def test_a_search_that_would_have_no_end_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows may be A or B, and every sum is another one."""
+    monkeypatch.setattr(regular, "MOST_THREADS", 100)
+    query = """
+    SELECT * FROM logins MATCH_RECOGNIZE (
+        ORDER BY at MEASURES COUNT(*) AS n PATTERN ((A | B)+ C)
+        DEFINE A AS SUM(POWER(2, A.amount)) < 1000000, B AS TRUE, C AS C.status = 'ok'
+    )"""
+    assert logins_by_sql("ffffffo", query) == [(7,)]
+    with pytest.raises(
+        UserCodeError, match=r"^match \(\w+-match\): more than 100 ways to go on .*; let them ask for less"
+    ):
+        logins_by_sql("fffffffffo", query)
 
 
 def test_rows_that_were_kept_keep_what_they_fulfilled() -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from penstock.errors import PipelineError, UserCodeError
 from penstock.functions.patterns.automaton import MOST_POSITIONS, START, Position
@@ -28,6 +28,9 @@ from penstock.functions.patterns.matching import Link, Match, Partial, Row, Sear
 
 if TYPE_CHECKING:
     from penstock.expressions import Expr
+
+MOST_THREADS: Final = 100_000
+"""So many beginnings of one match may go on: more are a search that would take longer and longer, and all memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,6 +286,8 @@ class PreferredSearch:
         known: set[object] | None = set() if len(self._threads) > 1 else None
         """Of one thread all ways lead to different positions."""
         for thread in self._threads:
+            if len(threads) > MOST_THREADS:
+                raise UserCodeError(_too_many_threads())
             position, memory = (START, search.remembered) if thread is None else (thread.position, thread.memory)
             for way in automaton.ways[position]:
                 condition = automaton.asked[way]
@@ -354,6 +359,14 @@ class PreferredSearch:
         matches, *fulfilled = numbers
         both = zip(rows, fulfilled, strict=True)
         return cls(search, [Row(row.number, row.time, conditions, row.values) for row, conditions in both], matches)
+
+
+def _too_many_threads() -> str:
+    return (
+        f"more than {MOST_THREADS:,} ways to go on with a match are kept apart, because conditions ask for what differs "
+        "between them; let them ask for less of the rows before, such as the first and the last one, or let fewer rows "
+        "fulfil conditions of several variables"
+    )
 
 
 def _is_known(thread: tuple[object, ...], known: set[object]) -> bool:
