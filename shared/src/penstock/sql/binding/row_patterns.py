@@ -70,6 +70,8 @@ _OF_THE_MATCH: Final = {VARIABLE: "CLASSIFIER", NUMBER: "MATCH_NUMBER"}
 """Columns of matched rows that are no columns of the table, and the functions that give them."""
 _SEEN: Final = ("RUNNING", "FINAL")
 _MOST_PERMUTED: Final = 5
+_FURTHEST: Final = 1_000_000
+"""So many rows further navigations go at most."""
 _ASKED: Final = ("COUNT", "SUM", "AVG", "MIN", "MAX")
 """Aggregates that are remembered from row to row."""
 _ADDED: Final = ("SUM", "AVG")
@@ -305,7 +307,7 @@ class RowPattern:
             )
         value, distance = _with_distance(self._context, part, 1)
         if isinstance(value, Call) and value.function in _SEEN:
-            (seen,) = value.arguments
+            seen = _inner(self._context, value)
             return replace(value, arguments=(self._row_before(replace(part, arguments=(seen, *part.arguments[1:]))),))
         if distance == 0:
             return value
@@ -435,14 +437,23 @@ def _check_column(context: Context, part: _OfVariable) -> None:
         raise context.error(part, f"{part.variable}.* stands in COUNT({part.variable}.*) alone")
 
 
+def _inner(context: Context, call: Call) -> Part:
+    """What stands behind RUNNING or FINAL."""
+    if len(call.arguments) != 1:
+        raise context.error(call, f"{call.function} stands in front of FIRST, LAST, or an aggregate")
+    return call.arguments[0]
+
+
 def _with_distance(context: Context, call: Call, default: int) -> tuple[Part, int]:
     """What a navigation is given: a value, and how many rows further."""
     if not 1 <= len(call.arguments) <= 2:
         raise context.error(call, f"{call.function} takes a value, and perhaps how many rows further it is")
     value, *others = call.arguments
     for each in others:
-        if not isinstance(each, Constant) or not isinstance(each.value, int) or each.value < 0:
-            raise context.error(each, f"{call.function} takes a constant number of rows: 0, 1, 2, ...")
+        if not isinstance(each, Constant) or not isinstance(each.value, int) or not 0 <= each.value <= _FURTHEST:
+            raise context.error(
+                each, f"{call.function} takes a constant number of rows: 0, 1, 2, ..., at most {_FURTHEST:,}"
+            )
         return value, each.value
     return value, default
 
@@ -521,7 +532,7 @@ class _Matched:
         return self._asked(call, _named(expr, variable), field)
 
     def _seen(self, call: Call) -> Part:
-        (inner,) = call.arguments
+        inner = _inner(self._context, call)
         found = self._leaf(inner)
         if not isinstance(found, Bound) or not isinstance(inner, Call) or inner.function in _SEEN:
             raise self._context.error(call, f"{call.function} stands in front of FIRST, LAST, or an aggregate")
