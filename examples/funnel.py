@@ -1,22 +1,22 @@
 """Funnel: how far visitors of a shop get, from looking at something to buying it, within ten minutes.
 
-An attempt begins when a visitor looks at something, and ends when he has bought or ten minutes are over. Steps count in
-their order; what comes out of order is left out.
+An attempt begins when a visitor looks at something, and ends when he has bought, or with the last click in less than ten
+minutes. Steps count in their order; what comes out of order is left out. A match has as many rows as it can, and the next
+one begins behind them.
 """
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from penstock import KeyedContext, KeyedProcess, Pipeline, ValueState, count, param
+from penstock import Pipeline, param
 from penstock.connectors import files, generate
 
 START_US = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1_000_000)
 STEPS = ("look", "basket", "buy")
-WITHIN = timedelta(minutes=10)
 
 
 @dataclass
@@ -24,13 +24,6 @@ class Click:
     visitor: int
     step: str
     at: datetime
-
-
-@dataclass
-class Attempt:
-    visitor: int
-    begin: datetime
-    steps: int
 
 
 def clicks(numbers: NDArray[np.int64]) -> pl.DataFrame:
@@ -45,46 +38,25 @@ def clicks(numbers: NDArray[np.int64]) -> pl.DataFrame:
     )
 
 
-class Funnel(KeyedProcess[Click, Attempt]):
-    attempt = ValueState(Attempt)
-
-    def on_row(self, row: Click, ctx: KeyedContext[Attempt]) -> None:
-        attempt = self.attempt.get() or Attempt(row.visitor, row.at, 0)
-        if row.step != STEPS[attempt.steps]:
-            return
-        if not attempt.steps:
-            ctx.event_timer(attempt.begin + WITHIN)
-        attempt.steps += 1
-        self.attempt.set(attempt)
-        if attempt.steps == len(STEPS):
-            ctx.delete_event_timer(attempt.begin + WITHIN)
-            self._ends(attempt, ctx)
-
-    def on_timer(self, at: datetime, ctx: KeyedContext[Attempt]) -> None:
-        attempt = self.attempt.get()
-        assert attempt is not None  # its timer was deleted with it
-        self._ends(attempt, ctx)
-
-    def _ends(self, attempt: Attempt, ctx: KeyedContext[Attempt]) -> None:
-        self.attempt.clear()
-        ctx.emit(attempt)
-
+ATTEMPTS = """
+SELECT steps, COUNT(*) AS attempts
+FROM clicks MATCH_RECOGNIZE (
+    PARTITION BY visitor ORDER BY at
+    MEASURES COUNT(LOOK.*) + COUNT(BASKET.*) + COUNT(BUY.*) AS steps
+    PATTERN (LOOK NO_BASKET* (BASKET NO_BUY* BUY?)?) WITHIN INTERVAL '10' MINUTE
+    DEFINE
+        LOOK AS step = 'look', BASKET AS step = 'basket', BUY AS step = 'buy',
+        NO_BASKET AS step <> 'basket', NO_BUY AS step <> 'buy'
+)
+GROUP BY steps
+"""
 
 p = Pipeline("funnel")
 
-(
-    p.read(
-        generate.Source(
-            clicks, schema=Click, event_time="at", rows=param("rows", 20_000), rate=param("rate", 0) or None
-        )
-    )
-    .key_by("visitor")
-    .process(Funnel())
-    .key_by("steps")
-    .agg(attempts=count())
-    .final()
-    .write(files.Sink(param("out", "out/funnel"), existing="replace"))
+made = p.read(
+    generate.Source(clicks, schema=Click, event_time="at", rows=param("rows", 20_000), rate=param("rate", 0) or None)
 )
+p.sql(ATTEMPTS, clicks=made).final().write(files.Sink(param("out", "out/funnel"), existing="replace"))
 
 if __name__ == "__main__":
     p.run()

@@ -196,7 +196,7 @@ def _attempts(clicks: list[Row]) -> Iterator[int]:
             return
         end = clicks[begin]["at"] + timedelta(minutes=10)
         clicks, steps = clicks[begin + 1 :], 1
-        while clicks and clicks[0]["at"] <= end and steps < 3:
+        while clicks and clicks[0]["at"] < end and steps < 3:
             steps += clicks[0]["step"] == ("look", "basket", "buy")[steps]
             clicks = clicks[1:]
         yield steps
