@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from penstock import Pipeline, param
+from penstock import Pipeline, count, param
 from penstock.connectors import files, generate
 
 START_US = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1_000_000)
@@ -39,8 +39,7 @@ def clicks(numbers: NDArray[np.int64]) -> pl.DataFrame:
 
 
 ATTEMPTS = """
-SELECT steps, COUNT(*) AS attempts
-FROM clicks MATCH_RECOGNIZE (
+SELECT steps FROM clicks MATCH_RECOGNIZE (
     PARTITION BY visitor ORDER BY at
     MEASURES COUNT(LOOK.*) + COUNT(BASKET.*) + COUNT(BUY.*) AS steps
     PATTERN (LOOK NO_BASKET* (BASKET NO_BUY* BUY?)?) WITHIN INTERVAL '10' MINUTE
@@ -48,7 +47,6 @@ FROM clicks MATCH_RECOGNIZE (
         LOOK AS step = 'look', BASKET AS step = 'basket', BUY AS step = 'buy',
         NO_BASKET AS step <> 'basket', NO_BUY AS step <> 'buy'
 )
-GROUP BY steps
 """
 
 p = Pipeline("funnel")
@@ -56,7 +54,8 @@ p = Pipeline("funnel")
 made = p.read(
     generate.Source(clicks, schema=Click, event_time="at", rows=param("rows", 20_000), rate=param("rate", 0) or None)
 )
-p.sql(ATTEMPTS, clicks=made).final().write(files.Sink(param("out", "out/funnel"), existing="replace"))
+attempts = p.sql(ATTEMPTS, clicks=made).key_by("steps").agg(attempts=count())
+attempts.final().write(files.Sink(param("out", "out/funnel"), existing="replace"))
 
 if __name__ == "__main__":
     p.run()

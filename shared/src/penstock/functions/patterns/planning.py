@@ -36,6 +36,10 @@ class MatchPlan:
     """Over the rows of a match, with `VARIABLE`."""
     measured: tuple[str, ...]
     """The columns that measures read."""
+    of_row: dict[str, str]
+    """Measures that are a column of the row that is measured, with the column."""
+    of_rows: AggregatePlan | None
+    """All others."""
     reads_numbers: bool
     """Whether measures read the numbers of matches."""
 
@@ -80,7 +84,10 @@ class MatchPlan:
         rows = Schema((*schema, Field(VARIABLE, STRING), Field(NUMBER, INT64), Field(SEEN, BOOLEAN)))
         plan = AggregatePlan.build(measured, rows, _VERB, event_time=False, constants=True)
         columns = tuple(name for name in schema.names if name in read)
-        return cls(automaton, conditions, asked, plan, columns, reads_numbers=NUMBER in read)
+        of_row = {name: column for name, expr in measures if (column := references.column_of_row(expr)) is not None}
+        others = [(name, expr) for name, expr in measured if name not in of_row]
+        of_rows = AggregatePlan.build(others, rows, _VERB, event_time=False, constants=True) if others else None
+        return cls(automaton, conditions, asked, plan, columns, of_row, of_rows, reads_numbers=NUMBER in read)
 
 
 def check_skip(automaton: Automaton | RegularAutomaton, skip: Skip, subsets: Mapping[str, Sequence[str]]) -> None:

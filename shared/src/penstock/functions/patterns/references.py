@@ -147,6 +147,14 @@ class References:
         """
         return Expr(self._measured(expr.node))
 
+    def column_of_row(self, expr: Expr) -> str | None:
+        """The column of the row that is measured that a measure is; None if it is more."""
+        match expr.node:
+            case Column(name=name) if self._split(name) is None:
+                return name
+            case _:
+                return None
+
     def _measured(self, node: Node) -> Node:
         match node:
             case Column():

@@ -43,6 +43,7 @@ from penstock.types import TIMESTAMP, polars_type
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from penstock.expressions.aggregates import AggregatePlan
     from penstock.protocol.messages import OperatorMetrics
     from penstock.types import Schema
 
@@ -184,12 +185,26 @@ class Searching:
 
     def measured(self, rows: Sequence[_Measured]) -> pl.DataFrame:
         """The measures at rows of matches, in their order."""
-        ends = np.cumsum([len(row.links) for row in rows])
-        cuts = np.flatnonzero(np.diff(ends // _MEASURED_AT_ONCE)) + 1
-        bounds = [0, *cuts.tolist(), len(rows)]
-        return pl.concat([self._measured(rows[begin:end]) for begin, end in pairwise(bounds)])
+        found = [pl.DataFrame([self._of_row(name, column, rows) for name, column in self.plan.of_row.items()])]
+        if self.plan.of_rows is not None:
+            ends = np.cumsum([len(row.links) for row in rows])
+            cuts = np.flatnonzero(np.diff(ends // _MEASURED_AT_ONCE)) + 1
+            parts = pairwise([0, *cuts.tolist(), len(rows)])
+            found.append(pl.concat([self._of_rows(self.plan.of_rows, rows[begin:end]) for begin, end in parts]))
+        return pl.concat([frame for frame in found if frame.width], how="horizontal").select(self.measures)
 
-    def _measured(self, rows: Sequence[_Measured]) -> pl.DataFrame:
+    def _of_row(self, name: str, column: str, rows: Sequence[_Measured]) -> pl.Series:
+        """A measure that is a column of the row itself."""
+        links = [row.links[row.place] for row in rows]
+        if column == VARIABLE:
+            return pl.Series(name, [self.names[link.position] for link in links], pl.String)
+        if column == NUMBER:
+            return pl.Series(name, _numbers(rows), pl.Int64)
+        place = self.plan.measured.index(column)
+        return of_numbers(name, [link.row.values[place] for link in links], self.types[column])
+
+    def _of_rows(self, measures: AggregatePlan, rows: Sequence[_Measured]) -> pl.DataFrame:
+        """Measures that are aggregates of the rows of matches."""
         lengths = [len(row.links) for row in rows]
         every = list(chain.from_iterable(row.links for row in rows))
         columns = [
@@ -197,16 +212,15 @@ class Searching:
             pl.Series(VARIABLE, [self.names[link.position] for link in every], pl.String),
         ]
         if self.plan.reads_numbers:
-            numbers = [row.match.number for row in rows if isinstance(row.match, Match)]
-            columns.append(pl.Series(NUMBER, np.repeat(numbers, lengths), pl.Int64))
+            columns.append(pl.Series(NUMBER, np.repeat(_numbers(rows), lengths), pl.Int64))
         if self.regular is not None and self.regular.all_rows:
             seen = [np.arange(length) <= row.place for row, length in zip(rows, lengths, strict=True)]
             columns.append(pl.Series(SEEN, np.concatenate(seen)))
         for place, name in enumerate(self.plan.measured):
             columns.append(of_numbers(name, [link.row.values[place] for link in every], self.types[name]))
-        frame = pl.DataFrame(columns)
-        partials = frame.group_by(_MATCH, maintain_order=True).agg(self.plan.measures.init_grouped)
-        return partials.with_columns(self.plan.measures.finish).select(self.measures)  # some are constants
+        partials = pl.DataFrame(columns).group_by(_MATCH, maintain_order=True).agg(measures.init_grouped)
+        names = [field.name for field in measures.output_fields]
+        return partials.with_columns(measures.finish).select(names)  # some are constants
 
 
 class _Measured(NamedTuple):
@@ -217,6 +231,11 @@ class _Measured(NamedTuple):
     """Of all rows of the match."""
     place: int
     """Of the row among them."""
+
+
+def _numbers(rows: Sequence[_Measured]) -> list[int]:
+    """The numbers of the matches that rows are of."""
+    return [row.match.number for row in rows if isinstance(row.match, Match)]
 
 
 class MatchOperator(PassingOperator):
