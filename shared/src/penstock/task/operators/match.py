@@ -205,20 +205,22 @@ class Searching:
 
     def _of_rows(self, measures: AggregatePlan, rows: Sequence[_Measured]) -> pl.DataFrame:
         """Measures that are aggregates of the rows of matches."""
-        lengths = [len(row.links) for row in rows]
-        every = list(chain.from_iterable(row.links for row in rows))
-        columns = [
-            pl.Series(_MATCH, np.repeat(np.arange(len(rows)), lengths)),
-            pl.Series(VARIABLE, [self.names[link.position] for link in every], pl.String),
-        ]
-        if self.plan.reads_numbers:
-            columns.append(pl.Series(NUMBER, np.repeat(_numbers(rows), lengths), pl.Int64))
-        if self.regular is not None and self.regular.all_rows:
-            seen = [np.arange(length) <= row.place for row, length in zip(rows, lengths, strict=True)]
-            columns.append(pl.Series(SEEN, np.concatenate(seen)))
+        first = [place for place, row in enumerate(rows) if not place or row.links is not rows[place - 1].links]
+        every = list(chain.from_iterable(rows[place].links for place in first))
+        columns = [pl.Series(VARIABLE, [self.names[link.position] for link in every], pl.String)]
         for place, name in enumerate(self.plan.measured):
             columns.append(of_numbers(name, [link.row.values[place] for link in every], self.types[name]))
-        partials = pl.DataFrame(columns).group_by(_MATCH, maintain_order=True).agg(measures.init_grouped)
+        frame = pl.DataFrame(columns)
+        lengths = np.array([len(row.links) for row in rows])
+        if self.regular is not None and self.regular.all_rows:  # the rows of a match once for each that is measured
+            begins = np.repeat(np.cumsum([0, *lengths[first[:-1]]]), np.diff([*first, len(rows)]))
+            within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+            seen = within <= np.repeat([row.place for row in rows], lengths)
+            frame = frame[np.repeat(begins, lengths) + within].with_columns(pl.Series(SEEN, seen))
+        frame = frame.with_columns(pl.Series(_MATCH, np.repeat(np.arange(len(rows)), lengths)))
+        if self.plan.reads_numbers:
+            frame = frame.with_columns(pl.Series(NUMBER, np.repeat(_numbers(rows), lengths), pl.Int64))
+        partials = frame.group_by(_MATCH, maintain_order=True).agg(measures.init_grouped)
         names = [field.name for field in measures.output_fields]
         return partials.with_columns(measures.finish).select(names)  # some are constants
 
