@@ -20,9 +20,21 @@ from penstock.expressions.nodes import Column
 from penstock.functions.patterns.looking_back import Evaluator, Remembered, remembering
 from penstock.functions.patterns.references import Asked, References
 from penstock.state.number_columns import of_numbers
-from penstock.types import DURATION, FLOAT64, INT32, INT64, STRING, TIMESTAMP, Field, Schema
+from penstock.types import (
+    DURATION,
+    FLOAT32,
+    FLOAT64,
+    INT32,
+    INT64,
+    STRING,
+    TIMESTAMP,
+    DataType,
+    DecimalType,
+    Field,
+    Schema,
+)
 
-KINDS = {"i": INT64, "f": FLOAT64, "s": STRING, "k": INT32, "m": TIMESTAMP, "d": DURATION}
+KINDS = {"i": INT64, "f": FLOAT64, "s": STRING, "k": INT32, "m": TIMESTAMP, "d": DURATION, "c": DecimalType(10, 2)}
 ROW = Schema(tuple(Field(name, kind, nullable=True) for name, kind in KINDS.items()))
 BACK = Schema(tuple(Field(f"{name}{name}", kind, nullable=True) for name, kind in KINDS.items()))
 BOTH = Schema((*ROW, *BACK))
@@ -33,11 +45,18 @@ VALUES: dict[str, list[Any]] = {
     "int32": [None, 0, 5, -7, 2**31 - 1, -(2**31)],
     "timestamp": [None, 0, 1_700_000_000_000_000, 1_700_000_000_000_001, -5],
     "duration": [None, 0, 60_000_000, -1, 86_400_000_000],
+    str(DecimalType(10, 2)): [None, Decimal("0.00"), Decimal("3.00"), Decimal("-0.01"), Decimal("99999999.99")],
 }
 LITERALS: dict[str, list[Any]] = {
     "int64": [3], "float64": [0.5, 2, Decimal("1.1")], "string": ["a"], "int32": [3],
     "timestamp": [datetime(2024, 1, 1, tzinfo=UTC)], "duration": [timedelta(minutes=1)],
+    str(DecimalType(10, 2)): [Decimal("0.5"), 3],
 }  # fmt: skip
+POOLS: dict[DataType, list[Any]] = {
+    INT64: [None, 1, -7, 3, 40],
+    FLOAT32: [None, 0.5, 0.10000000149011612, 16777216.0, 1.5],
+    DecimalType(10, 2): [None, Decimal("0.01"), Decimal("-3.33"), Decimal("99999999.99"), Decimal("7.00")],
+}
 BOOLEANS = ["a < b", "a <= b", "a == b", "a != b", "a > b", "a >= b"]
 
 
@@ -120,7 +139,7 @@ def test_conditions_are_what_polars_makes_of_them(seed: int) -> None:
 
 @settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 10**9))
-@pytest.mark.parametrize("kind", [INT64, FLOAT64])
+@pytest.mark.parametrize("kind", [INT64, FLOAT64, FLOAT32, DecimalType(10, 2)], ids=str)
 @pytest.mark.parametrize("function", ["first", "last", "count", "sum", "mean", "min", "max"])
 def test_what_is_remembered_is_what_aggregates_give(function: str, kind: Any, seed: int) -> None:
     """Row by row, of one variable and of all."""
@@ -128,7 +147,7 @@ def test_what_is_remembered_is_what_aggregates_give(function: str, kind: Any, se
     schema = Schema((Field("v", kind, nullable=True), Field("of", STRING)))
     expr = getattr(col("v"), function)()
     plan = AggregatePlan.build([("it", expr)], schema, event_time=False)
-    pool = [None, 1, -7, 3, 40] if kind == INT64 else [None, 0.1, 0.2, 1e16, -1e16, 3.5, math.nan, 1.0, math.inf, 1e308]
+    pool = POOLS.get(kind) or [None, 0.1, 0.2, 1e16, -1e16, 3.5, math.nan, 1.0, math.inf, 1e308]
     for variable in ("a", None):
         what = Remembered(
             Asked(function, None if variable is None else (variable,), Column("v")),

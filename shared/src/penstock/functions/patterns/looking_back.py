@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.core.decimals import MOST_DIGITS, checked_units, half_up, of_units
 from penstock.errors import PipelineError, UserCodeError
 from penstock.expressions import Expr, columns_of, output_field, to_polars
 from penstock.expressions.nodes import Call, Case, Cast, Column, Literal, Node
@@ -25,6 +26,7 @@ from penstock.types import (
     DATE,
     DURATION,
     FLOAT64,
+    FLOATS,
     INT8,
     INT16,
     INT32,
@@ -37,6 +39,7 @@ from penstock.types import (
     UINT32,
     UINT64,
     DataType,
+    DecimalType,
     Field,
     Schema,
     polars_type,
@@ -70,7 +73,8 @@ _LESS_THAN_64_BITS: Final = frozenset({INT8, INT16, INT32, UINT8, UINT16, UINT32
 _EXACT_DIGITS: Final = 15
 """Decimals of so many digits are the nearest float, whichever way they become one."""
 _PLAIN: Final = frozenset({STRING, BOOLEAN, DATE, TIMESTAMP, DURATION, FLOAT64, *INTEGERS})
-_SUMMED: Final = frozenset({FLOAT64, *INTEGERS})
+_SUMMED: Final = frozenset({*FLOATS, *INTEGERS})
+_ANY_DIGITS: Final = 1_000
 
 
 class _UnusualError(Exception):
@@ -111,8 +115,12 @@ class Remembered:
                 return (memory or 0) + (value is not None)
             case "min" | "max":
                 return _better(self.asked.function, memory, value)
+            case _ if value is None:
+                return memory
+            case _ if isinstance(self.type, DecimalType):
+                return _added(memory, checked_units(value, _ANY_DIGITS, self.type.scale))
             case _:
-                return memory if value is None else _added(memory, value)
+                return _added(memory, value)
 
     def value(self, memory: Any) -> Any:
         """What is asked for."""
@@ -126,10 +134,20 @@ class Remembered:
                 return memory[offset if self.asked.function == "first" else -1 - offset]
             case "min" | "max":
                 return memory
+            case _ if memory is None:
+                return None
+            case function if isinstance(self.type, DecimalType):
+                units = _total(memory)
+                return self._decimal(units if function == "sum" else half_up(units, memory[1]), self.type.scale)
             case "sum":
-                return None if memory is None else self._fitting(_total(memory))
+                return self._fitting(_total(memory))
             case _:
-                return None if memory is None else _total(memory) / memory[1]
+                return _total(memory) / memory[1]
+
+    def _decimal(self, units: int, scale: int) -> Decimal:
+        if abs(units) >= 10**MOST_DIGITS:
+            raise UserCodeError(f"a condition asks for a {self.asked.function} that has more than {MOST_DIGITS} digits")
+        return of_units(units, scale)
 
     def _fitting(self, total: Any) -> Any:
         least, most = (0, 2**64 - 1) if self.type == UINT64 else (-(2**63), 2**63 - 1)
@@ -193,11 +211,8 @@ def _total(memory: tuple[tuple[Any, ...], int]) -> Any:
 
 def check_remembered(asked: Asked, kind: DataType, text: str) -> None:
     """Raise `PipelineError` if sums of such values cannot be remembered."""
-    if asked.function in ("sum", "mean") and kind not in _SUMMED:
-        raise PipelineError(
-            f"match: {text} is of {kind}; a condition can ask for sums and means of integers and float64, so cast it "
-            "before"
-        )
+    if asked.function in ("sum", "mean") and kind not in _SUMMED and not isinstance(kind, DecimalType):
+        raise PipelineError(f"match: {text} is of {kind}; a condition can ask for sums and means of numbers")
 
 
 # -- conditions --------------------------------------------------------------------------------------------------------
@@ -292,7 +307,7 @@ class Evaluator:
 
     def _plain_column(self, name: str) -> Read | None:
         kind, read = self._schema.field(name).type, self._columns[name]
-        return read if kind in _PLAIN else None
+        return read if kind in _PLAIN or isinstance(kind, DecimalType) else None
 
     def _both(
         self, left: Node, right: Node, function: Callable[[Any, Any], Any], bound: int | None = None
@@ -377,10 +392,14 @@ class Evaluator:
         return chosen
 
     def _alike(self, node: Node, other: Node) -> Node:
-        """A number that is written beside floats as one of these."""
-        if not isinstance(node, Literal) or self._type(other) != FLOAT64:
+        """A number that is written beside floats or decimals as one of these."""
+        if not isinstance(node, Literal):
             return node
-        value = node.value
+        value, kind = node.value, self._type(other)
+        if type(value) is int and isinstance(kind, DecimalType):
+            return Literal(Decimal(value))
+        if kind != FLOAT64:
+            return node
         if type(value) is int and abs(value) <= 2**53:
             return Literal(float(value))
         if (
@@ -401,7 +420,7 @@ def _constant(value: Any) -> Read | None:
         value = value // _MICROSECOND
     elif isinstance(value, datetime):
         value = (value - _EPOCH) // _MICROSECOND
-    return (lambda values, memory: value) if type(value) in (int, float, str, bool) else None
+    return (lambda values, memory: value) if type(value) in (int, float, str, bool, Decimal) else None
 
 
 def _null_check(read: Read | None, *, wanted: bool) -> Read | None:
@@ -416,7 +435,11 @@ def _as_float(read: Read | None) -> Read | None:
 
 def _family(kind: DataType) -> object:
     """Types whose values Python compares as Polars does are of one family."""
-    return "integer" if kind in INTEGERS else kind if kind in _PLAIN else object()
+    if kind in INTEGERS:
+        return "integer"
+    if isinstance(kind, DecimalType):
+        return "decimal"
+    return kind if kind in _PLAIN else object()
 
 
 def _logic(

@@ -59,7 +59,7 @@ from penstock.sql.syntax import (
     SelectItem,
     Star,
 )
-from penstock.types import FLOAT32, INT64, STRING, DecimalType, Field, Schema, StructType, can_be_key
+from penstock.types import INT64, STRING, Field, Schema, StructType, can_be_key
 
 if TYPE_CHECKING:
     from penstock.plan.building.rows import Rows
@@ -74,7 +74,6 @@ _FURTHEST: Final = 1_000_000
 """So many rows further navigations go at most."""
 _ASKED: Final = ("COUNT", "SUM", "AVG", "MIN", "MAX")
 """Aggregates that are remembered from row to row."""
-_ADDED: Final = ("SUM", "AVG")
 
 
 @dataclass(frozen=True)
@@ -599,19 +598,7 @@ class _Conditions(_Matched):
             raise self._context.error(
                 call, f"DEFINE can ask for {', '.join(_ASKED)} of the rows so far, without DISTINCT and FILTER"
             )
-        if call.function in _ADDED and len(call.arguments) == 1:
-            self._check_added(call)
         return super()._aggregated(call)
-
-    def _check_added(self, call: Call) -> None:
-        """Raise `SqlError` if sums of such values cannot be remembered from row to row."""
-        _, plain = _apart(self._context, call.arguments[0])
-        kind = Expressions(self._context, self._schema).bind(plain).type
-        if kind == FLOAT32 or isinstance(kind, DecimalType):
-            raise self._context.error(
-                call,
-                f"DEFINE adds integers and DOUBLE, and this is {sql_name(kind)}; write CAST(... AS DOUBLE) around it",
-            )
 
     def _seen(self, call: Call) -> Part:
         if call.function == "FINAL":
