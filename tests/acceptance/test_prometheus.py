@@ -42,7 +42,7 @@ from datetime import UTC, datetime
 
 import polars as pl
 
-from penstock import Pipeline, count, tumbling
+from penstock import Pattern, Pipeline, col, count, tumbling
 from penstock.connectors import generate, kafka
 
 START = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1_000_000)
@@ -66,13 +66,10 @@ feed.read(generate.Source(rows, schema=Order, rows=10_000_000, event_time="at", 
 )
 
 p = Pipeline("{NAME}")
-(
-    p.read(kafka.Source("orders", schema=Order, event_time="at", max_out_of_orderness="1s"))
-    .key_by("key")
-    .window(tumbling("1s"))
-    .agg(n=count())
-    .write(kafka.Sink("counts", key="key", create_partitions=2))
-)
+orders = p.read(kafka.Source("orders", schema=Order, event_time="at", max_out_of_orderness="1s")).key_by("key")
+orders.window(tumbling("1s")).agg(n=count()).write(kafka.Sink("counts", key="key", create_partitions=2))
+never = Pattern.begin("third", col("key") == 3).followed_by("other", col("key") != 3)
+orders.match(never, within="5s").select("key").write(kafka.Sink("others", key="key", create_partitions=2))
 """
 
 pytestmark = pytest.mark.timeout(400)
