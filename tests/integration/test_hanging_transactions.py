@@ -88,9 +88,10 @@ class Sink:
         untold_of = mark if untold == "mark" else row
         records = {row: (None, b"1"), mark: (b"0", mark_record(PublishedMark(7, "{}")))}
         producer._added.add(untold_of)
+        now_ms = int(time.time() * 1_000)  # a broker deletes old rows when it has run for half a minute
         for place, (key, value) in records.items():
             batch = producer.batch(1 << 20, None)
-            batch.append(timestamp=1, key=key, value=value)
+            batch.append(timestamp=now_ms, key=key, value=value)
             await producer.send(place, batch)
         await producer.flush()
         await producer._coordinate(EndTxnRequest(producer.transactional_id, *producer._producer, commit))
