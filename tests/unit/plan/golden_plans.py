@@ -38,7 +38,6 @@ from penstock.plan.building.changes import known_keys
 from penstock.plan.logical import LogicalPlan, Node
 from penstock.plan.operations.write import Write
 from penstock.plan.passes.reading import said_of_reading
-from penstock.plan.signatures import drawn_node
 from penstock.plan.traits import Traits, structure
 
 GOLDEN: Final = Path(__file__).parent / "golden"
@@ -216,7 +215,7 @@ def rendered(expression: str) -> str:
             read = plan.node(operator.node) if operator.verb == "read" else None
             settings = operator.settings | (said_of_reading(plan, read) if read is not None else {})
             lines.append(f"  {operator.id}: {json.dumps(settings, ensure_ascii=False)}")
-            lines += (f"    {line}" for line in drawn_node(plan.node(operator.node)))
+            lines += (f"    {line}" for line in plan.node(operator.node).operation.drawing())
             lines += (f"    {said}" for said in (_state(operator), operator.guarantee) if said)
     return "\n".join(lines) + "\n"
 

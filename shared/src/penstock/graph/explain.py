@@ -9,7 +9,6 @@ from typing import Any
 from penstock.graph.jobgraph import PUBLISH, JobEdge, JobGraph, JobOperator, JobVertex, Link
 from penstock.plan.logical import LogicalPlan, Node
 from penstock.plan.passes.reading import said_of_reading
-from penstock.plan.signatures import drawn_node
 from penstock.types import schema_from_json
 
 
@@ -52,7 +51,7 @@ def _operator_lines(operator: JobOperator, said: Mapping[str, str], node: Node |
     yield f"  - {operator.verb} ({operator.id})"
     for name, value in {**operator.settings, **said}.items():
         yield f"      {name}: {_value(value)}"
-    if drawing := drawn_node(node) if node is not None else []:
+    if drawing := node.operation.drawing() if node is not None else []:
         yield "      positions:"
         yield from (f"        {line}" for line in drawing)
     yield f"      columns: {schema_from_json(operator.schema)}"

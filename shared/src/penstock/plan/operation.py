@@ -49,6 +49,10 @@ class Operation(ABC):
     def describe(self, node: Node) -> Settings:
         """What the user said, for plans: JSON values in the order in which they are shown."""
 
+    def drawing(self) -> list[str]:
+        """What plans show besides, in lines; most operations say all in their settings."""
+        return []
+
     @abstractmethod
     def state_signature(self, node: Node) -> Settings | None:
         """What must agree for its state to be restored; None if it keeps none."""

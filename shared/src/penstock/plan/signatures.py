@@ -1,5 +1,4 @@
-"""Nodes as a job graph holds them and people see them: their settings, and what must agree for their state to be
-restored."""
+"""Nodes as a job graph holds them: their settings, and what must agree for their state to be restored."""
 
 from __future__ import annotations
 
@@ -8,10 +7,6 @@ from typing import TYPE_CHECKING
 
 from penstock.core.times import format_duration
 from penstock.errors import IncompatibleStateError
-from penstock.functions.patterns.automaton import compiled
-from penstock.functions.patterns.drawing import drawn
-from penstock.functions.patterns.regular import compiled_regular
-from penstock.plan.operations.match_rows import MatchRows
 from penstock.state.compatibility import check_states
 from penstock.types import reads_described
 
@@ -28,16 +23,6 @@ def describe_node(node: Node) -> Settings:
     if node.updates and traits.role != "sink":
         settings["rows are"] = {"upsert": "updates", "retract": "changes"}.get(node.mode)
     return settings
-
-
-def drawn_node(node: Node) -> list[str]:
-    """What people see of an operator besides, in lines: how a pattern is searched for."""
-    if not isinstance(node.operation, MatchRows):
-        return []
-    operation = node.operation
-    return list(
-        drawn(compiled(operation.pattern) if operation.regular is None else compiled_regular(operation.pattern))
-    )
 
 
 def state_signature(node: Node) -> str:

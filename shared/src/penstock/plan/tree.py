@@ -12,7 +12,7 @@ from penstock.plan.operations.key_by import KeyBy
 from penstock.plan.operations.read import Read
 from penstock.plan.operations.write import Write
 from penstock.plan.passes.reading import said_of_reading
-from penstock.plan.signatures import describe_node, drawn_node
+from penstock.plan.signatures import describe_node
 
 _ELSEWHERE = ("keys", "rows are", "ttl")
 """Settings that a tree shows in other words."""
@@ -71,7 +71,7 @@ def _details(plan: LogicalPlan, node: Node) -> Iterator[str]:
     for name, value in {**describe_node(node), **said}.items():
         if name not in _ELSEWHERE and value not in ([], {}, None):
             yield f"{name}: {_value(value)}"
-    if drawing := drawn_node(node):
+    if drawing := node.operation.drawing():
         yield "positions:"
         yield from (f"  {line}" for line in drawing)
     if node.traits.kept:

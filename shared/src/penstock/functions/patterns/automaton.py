@@ -110,7 +110,7 @@ class Automaton:
     @cached_property
     def ends(self) -> tuple[int, ...]:
         """Of every position the edges at which a match is complete, as bits."""
-        return tuple(_bits(edge.target is None for edge in edges) for edges in self.edges)
+        return tuple(bits_of(n for n, edge in enumerate(edges) if edge.target is None) for edges in self.edges)
 
     @cached_property
     def asked(self) -> tuple[int, ...]:
@@ -122,20 +122,18 @@ class Automaton:
         if any(edge.within_us is not None for edge in edges):
             return -1
         taking = {self.positions[edge.target].condition for edge in edges if edge.target is not None}
-        return sum(
-            1 << condition for condition in taking | {guard.condition for edge in edges for guard in edge.guards}
-        )
+        return bits_of(taking | {guard.condition for edge in edges for guard in edge.guards})
 
     @cached_property
     def strict(self) -> tuple[int, ...]:
         """Of every position the edges that only the next row can take, as bits."""
-        return tuple(_bits(edge.contiguity == "next" for edge in edges) for edges in self.edges)
+        return tuple(bits_of(n for n, edge in enumerate(edges) if edge.contiguity == "next") for edges in self.edges)
 
     @cached_property
     def beginning(self) -> int:
         """The conditions of rows with which matches begin, as bits."""
         targets = (edge.target for edge in self.edges[START] if edge.target is not None)
-        return sum({1 << self.positions[target].condition for target in targets})
+        return bits_of(self.positions[target].condition for target in targets)
 
     @cached_property
     def all_conditions(self) -> int:
@@ -143,7 +141,7 @@ class Automaton:
         asked = {position.condition for position in self.positions[1:]}
         asked |= {position.until for position in self.positions if position.until is not None}
         asked |= {guard.condition for edges in self.edges for edge in edges for guard in edge.guards}
-        return sum(1 << condition for condition in asked)
+        return bits_of(asked)
 
     @cached_property
     def may_leave_out(self) -> bool:
@@ -338,8 +336,9 @@ def _forbidden_behind(group: Group, place: int, behind_group: Sequence[Forbidden
     return [*found, *behind_group]
 
 
-def _bits(holds: Iterable[bool]) -> int:
-    return sum(1 << place for place, each in enumerate(holds) if each)
+def bits_of(numbers: Iterable[int]) -> int:
+    """A bit for each of the numbers."""
+    return sum(1 << number for number in {*numbers})
 
 
 def _with(end: _End, guard: Guard) -> _End:

@@ -13,11 +13,12 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.decimals import MOST_DIGITS, checked_units, half_up, of_units
+from penstock.core.times import signed_duration_us, to_micros
 from penstock.errors import PipelineError, UserCodeError
 from penstock.expressions import Expr, columns_of, output_field, to_polars
 from penstock.expressions.nodes import Call, Case, Cast, Column, Literal, Node
@@ -65,16 +66,16 @@ _OF_MOMENTS: Final = frozenset(
         ("sub", DURATION, DURATION, DURATION),
     }
 )  # fmt: skip
-_MOMENTS: Final = (datetime, timedelta)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 _BOUNDS: Final[Mapping[DataType, int]] = {INT32: 2**31, INT64: 2**63, TIMESTAMP: 2**63, DURATION: 2**63}
 _LESS_THAN_64_BITS: Final = frozenset({INT8, INT16, INT32, UINT8, UINT16, UINT32})
 _EXACT_DIGITS: Final = 15
 """Decimals of so many digits are the nearest float, whichever way they become one."""
 _PLAIN: Final = frozenset({STRING, BOOLEAN, DATE, TIMESTAMP, DURATION, FLOAT64, *INTEGERS})
 _SUMMED: Final = frozenset({*FLOATS, *INTEGERS})
+_HELD: Final = frozenset({int, float, str, bool, Decimal})
+"""Types of constants with which Python does what Polars does."""
 _ANY_DIGITS: Final = 1_000
+"""More than a decimal has: whether a sum is too large is asked when it is read."""
 
 
 class _UnusualError(Exception):
@@ -352,7 +353,7 @@ class Evaluator:
         family = _family(self._type(value))
         if read is None or any(not isinstance(each, Literal) or _family(self._type(each)) != family for each in alike):
             return None
-        among = {each.value for each in alike if isinstance(each, Literal)}
+        among = {_held(each.value) for each in alike if isinstance(each, Literal)}
 
         def is_among(values: Values, memory: Values) -> bool | None:
             found = read(values, memory)
@@ -362,7 +363,7 @@ class Evaluator:
                 raise _UnusualError
             return found in among
 
-        return None if any(_constant(each) is None or isinstance(each, _MOMENTS) for each in among) else is_among
+        return is_among if {*map(type, among)} <= _HELD else None
 
     def _first_of(self, args: Sequence[Node], kind: DataType) -> Read | None:
         alike = [self._alike(arg, args[0]) for arg in args]
@@ -415,12 +416,15 @@ class Evaluator:
 
 
 def _constant(value: Any) -> Read | None:
+    held = _held(value)
+    return (lambda values, memory: held) if type(held) in _HELD else None
+
+
+def _held(value: Any) -> Any:
     """A constant as columns hold it."""
     if isinstance(value, timedelta):
-        value = value // _MICROSECOND
-    elif isinstance(value, datetime):
-        value = (value - _EPOCH) // _MICROSECOND
-    return (lambda values, memory: value) if type(value) in (int, float, str, bool, Decimal) else None
+        return signed_duration_us(value)
+    return to_micros(value) if isinstance(value, datetime) else value
 
 
 def _null_check(read: Read | None, *, wanted: bool) -> Read | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 from penstock.errors import PipelineError, nearest
-from penstock.expressions import Expr, check_predicate, columns_of, output_field
+from penstock.expressions import Expr, aggregate_field, check_predicate, columns_of, output_field
 from penstock.expressions.nodes import Aggregate
 from penstock.functions.patterns.automaton import START, Automaton, compiled
 from penstock.functions.patterns.definitions import Forbidden, Group, Regular, Skip, Variable, every_body, variables
@@ -32,14 +32,14 @@ class MatchPlan:
     """Those of the automaton, by number."""
     asked: dict[Asked, DataType]
     """What conditions ask of the rows before."""
-    measures: AggregatePlan
-    """Over the rows of a match, with `VARIABLE`."""
+    fields: tuple[Field, ...]
+    """The columns of results."""
     measured: tuple[str, ...]
     """The columns that measures read."""
     of_row: dict[str, str]
     """Measures that are a column of the row that is measured, with the column."""
     of_rows: AggregatePlan | None
-    """All others."""
+    """All others, over the rows of a match with `VARIABLE`, `NUMBER` and `SEEN`."""
     reads_numbers: bool
     """Whether measures read the numbers of matches."""
 
@@ -62,7 +62,7 @@ class MatchPlan:
 
         if regular is None:
             _check_names(pattern)
-        automaton = compiled(pattern) if regular is None else compiled_regular(pattern)
+        automaton = automaton_of(pattern, regular)
         if len(automaton.conditions) - 1 > _MOST_CONDITIONS:
             what = "conditions" if regular is None else "variables"
             raise PipelineError(f"{_VERB}: the pattern has more than {_MOST_CONDITIONS} {what}; write fewer parts")
@@ -82,12 +82,23 @@ class MatchPlan:
         measured = tuple((name, references.measure(expr)) for name, expr in measures)
         read = frozenset[str]().union(*(columns_of(expr) for _, expr in measured))
         rows = Schema((*schema, Field(VARIABLE, STRING), Field(NUMBER, INT64), Field(SEEN, BOOLEAN)))
-        plan = AggregatePlan.build(measured, rows, _VERB, event_time=False, constants=True)
+        fields = tuple(aggregate_field(expr, rows, _VERB, name, constants=True) for name, expr in measured)
         columns = tuple(name for name in schema.names if name in read)
         of_row = {name: column for name, expr in measures if (column := references.column_of_row(expr)) is not None}
         others = [(name, expr) for name, expr in measured if name not in of_row]
-        of_rows = AggregatePlan.build(others, rows, _VERB, event_time=False, constants=True) if others else None
-        return cls(automaton, conditions, asked, plan, columns, of_row, of_rows, reads_numbers=NUMBER in read)
+        of_rows = None
+        if others or not measured:
+            of_rows = AggregatePlan.build(others, rows, _VERB, event_time=False, constants=True)
+        return cls(automaton, conditions, asked, fields, columns, of_row, of_rows, reads_numbers=NUMBER in read)
+
+
+def automaton_of(pattern: Group, regular: Regular | None) -> Automaton | RegularAutomaton:
+    """How a pattern is searched for.
+
+    Raises:
+        PipelineError: it cannot be.
+    """
+    return compiled(pattern) if regular is None else compiled_regular(pattern)
 
 
 def check_skip(automaton: Automaton | RegularAutomaton, skip: Skip, subsets: Mapping[str, Sequence[str]]) -> None:

@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, Self
 
 from penstock.errors import PipelineError, UserCodeError
-from penstock.functions.patterns.automaton import MOST_POSITIONS, START, Position
+from penstock.functions.patterns.automaton import MOST_POSITIONS, START, Position, bits_of
 from penstock.functions.patterns.definitions import Alternatives, Group, Part, Variable
 from penstock.functions.patterns.matching import Link, Match, Partial, Row, Search
 
@@ -64,12 +64,12 @@ class RegularAutomaton:
     @cached_property
     def beginning(self) -> int:
         """The conditions of rows with which matches begin, as bits."""
-        return _bits(self.positions[way].condition for way in self.ways[START])
+        return bits_of(self.positions[way].condition for way in self.ways[START])
 
     @cached_property
     def all_conditions(self) -> int:
         """The conditions that rows are asked, as bits."""
-        return _bits(position.condition for position in self.positions[1:])
+        return bits_of(position.condition for position in self.positions[1:])
 
     @property
     def may_leave_out(self) -> bool:
@@ -186,10 +186,6 @@ class _Builder:
         if not shown:
             self.hidden.append(number)
         return number
-
-
-def _bits(numbers: Iterable[int]) -> int:
-    return sum(1 << number for number in {*numbers})
 
 
 # -- the search --------------------------------------------------------------------------------------------------------

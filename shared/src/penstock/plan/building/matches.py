@@ -25,7 +25,7 @@ def match_rows(keyed: Rows, operation: MatchRows) -> Rows:
     """
     node = keyed.node
     check_in_event_time(node, _VERB)
-    schema = Schema(operation.plan(node.schema).measures.output_fields)
+    schema = Schema(operation.plan(node.schema).fields)
     if operation.regular is not None and operation.regular.rowtime is not None:
         schema = Schema((*schema, Field(operation.regular.rowtime, TIMESTAMP)))
     found = keyed.derive(operation, schema)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.core.times import format_duration
 from penstock.functions.patterns.definitions import variables
 from penstock.functions.patterns.describing import regular_text_of, text_of
-from penstock.functions.patterns.planning import MatchPlan
+from penstock.functions.patterns.drawing import drawn
+from penstock.functions.patterns.planning import MatchPlan, automaton_of
 from penstock.plan.operation import Columns, Named, Operation, Settings, UpsertKey, described, key_columns
 from penstock.plan.traits import LateBehindWatermark, Traits, keyed
 from penstock.types import schema_to_json
@@ -85,6 +86,10 @@ class MatchRows(Operation):
             settings["subset"] = {name: list(of) for name, of in regular.subsets}
         settings["rows_per_match"] = "all" if regular.all_rows else "one"
         return settings
+
+    def drawing(self) -> list[str]:
+        """How the pattern is searched for: see `drawn`."""
+        return list(drawn(automaton_of(self.pattern, self.regular)))
 
     def state_signature(self, node: Node) -> Settings | None:
         """With the pattern, of which partial matches have positions; its conditions and the measures may change."""

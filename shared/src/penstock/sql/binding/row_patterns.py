@@ -10,7 +10,7 @@ A row of the partition further up (`PREV`) is a column that `over` has computed 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import TYPE_CHECKING, Final, Literal
@@ -99,6 +99,8 @@ class RowPattern:
         self._relation = self._facts(table)
         self._names = list(dict.fromkeys(map(self._name, _variables(part.pattern))))
         self._subsets = self._checked_subsets()
+        self._members = {**{name: (name,) for name in self._names}, **self._subsets}
+        """The variables that each name stands for."""
         self._regular = Regular(part.all_rows, tuple(self._subsets.items()))
         self._scope = Scope(context.text, self._relation)
         self._lags: dict[str, Expr] = {}
@@ -214,9 +216,6 @@ class RowPattern:
             raise self._context.error(variable, "a variable's name has no dot, which stands in front of its columns")
         return variable.name
 
-    def _members(self) -> Mapping[str, tuple[str, ...]]:
-        return {**{name: (name,) for name in self._names}, **self._subsets}
-
     def _checked_subsets(self) -> dict[str, tuple[str, ...]]:
         found: dict[str, tuple[str, ...]] = {}
         for name, of in self._part.subsets:
@@ -224,19 +223,19 @@ class RowPattern:
                 raise self._context.error(
                     name, f"there is a variable {name.name} already; give the subset another name"
                 )
-            found[self._name(name)] = tuple(dict.fromkeys(self._known(each.name, each) for each in of))
+            found[self._name(name)] = tuple(dict.fromkeys(self._known(each.name, each, self._names) for each in of))
         return found
 
-    def _known(self, name: str, place: Part, *, subsets: Iterable[str] = ()) -> str:
-        known = [*self._names, *subsets]
+    def _known(self, name: str, place: Part, known: Collection[str]) -> str:
+        """The variable, or also the subset, that a name means."""
         meant = alike(name, known)
         if meant is None:
-            raise self._context.error(place, f"the pattern has no variable {name!r}; {nearest(name, known)}")
+            raise self._context.error(place, f"the pattern has no variable {name!r}; {nearest(name, [*known])}")
         return meant
 
     def _variable(self, item: SelectItem) -> str:
         assert item.alias is not None
-        name = self._known(item.alias, item)
+        name = self._known(item.alias, item, self._names)
         if sum(alike(each.alias or "", [name]) is not None for each in self._part.define) > 1:
             raise self._context.error(item, f"DEFINE has {name} twice; join the conditions with AND")
         return name
@@ -245,7 +244,7 @@ class RowPattern:
         skip = self._part.skip
         if not skip.variable:
             return Skip(skip.to)
-        return Skip(skip.to, self._known(skip.variable, skip, subsets=self._subsets))
+        return Skip(skip.to, self._known(skip.variable, skip, self._members))
 
     def _within(self) -> int | None:
         if self._part.within is None:
@@ -267,17 +266,17 @@ class RowPattern:
 
     def _column(self, part: Part) -> Part | None:
         if isinstance(part, Star) and part.table:
-            return _OfVariable(self._known(part.table[0], part, subsets=self._subsets), span=part.span)
+            return _OfVariable(self._known(part.table[0], part, self._members), span=part.span)
         if isinstance(part, Call) and part.function in _OF_THE_MATCH.values():
             return self._of_the_match(part)
         if not isinstance(part, Name):
             return None
-        variable = alike(part.parts[0], self._members()) if len(part.parts) > 1 else None
+        variable = alike(part.parts[0], self._members) if len(part.parts) > 1 else None
         if variable is None:
-            if len(part.parts) == 1 and alike(part.parts[0], self._members()) and self._scope.column(part) is None:
+            if len(part.parts) == 1 and alike(part.parts[0], self._members) and self._scope.column(part) is None:
                 raise self._context.error(part, f"{part} are rows; write {part}.column, or COUNT({part}.*)")
             if len(part.parts) > 1 and self._scope.column(part) is None:
-                self._known(part.parts[0], part, subsets=self._subsets)
+                self._known(part.parts[0], part, self._members)
             return self._scope.resolve(part)
         found = self._scope.resolve(Name(part.parts[1:], span=part.span))
         return rewritten(found, lambda each: _of(variable, each))
@@ -292,7 +291,7 @@ class RowPattern:
             case ():
                 return Bound(VARIABLE, span=call.span)
             case (Name(parts=(name,)) as place,):
-                return _OfVariable(self._known(name, place, subsets=self._subsets), VARIABLE, span=call.span)
+                return _OfVariable(self._known(name, place, self._members), VARIABLE, span=call.span)
             case _:
                 raise self._context.error(call, "CLASSIFIER takes a variable or a subset, or nothing")
 
@@ -334,7 +333,7 @@ class RowPattern:
 
     def _condition(self, variable: str, part: Part, schema: Schema) -> Expr:
         """What rows of a variable fulfil."""
-        found = _Conditions(self._context, schema, self._members(), variable).condition(part)
+        found = _Conditions(self._context, schema, self._members, variable).condition(part)
         with self._at(part):
             check_condition(References(schema, self._names, self._regular).condition(found), schema, {})
         return found
@@ -361,7 +360,7 @@ class RowPattern:
                 if any(_is_rowtime(other) and other is not value for _, other in measures):
                     raise self._context.error(item, "MATCH_ROWTIME() is there twice; leave one out")
                 continue
-            found[item.alias] = _Measures(self._context, schema, self._members()).value(value)
+            found[item.alias] = _Measures(self._context, schema, self._members).value(value)
         return found
 
     # -- the pattern ----------------------------------------------------------------------------------------------------

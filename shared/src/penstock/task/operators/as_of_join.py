@@ -57,16 +57,16 @@ class AsOfJoinOperator(JoiningOperator):
             if isinstance(rows, TimedRows):
                 self._keep(rows)
             else:  # those of a full run were sent, perhaps, before the newest delta was written
-                self._waiting.add(rows.filter(pl.Series(rows[EVENT_TIME].to_numpy() > self._watermarks.at_rows(rows))))
+                self._waiting.add(rows.filter(~self._watermarks.have_passed(rows)))
 
     # -- rows -----------------------------------------------------------------------------------------------------------
 
     def process_input(self, number: int, frame: pl.DataFrame, output: Output) -> None:
-        late = frame[EVENT_TIME].to_numpy() <= self._watermarks.at_rows(frame)
+        late = self._watermarks.have_passed(frame)
         rows = frame.select(list(self._schema.kept(number)))
         if late.any():
             self._context.metrics.late_rows += int(late.sum())
-            rows = rows.filter(pl.Series(~late))
+            rows = rows.filter(~late)
         rows = canonical_keys(rows, self._schema.keys)
         if number == LEFT:
             self._waiting.add(rows)

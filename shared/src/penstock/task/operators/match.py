@@ -23,7 +23,8 @@ from penstock.core.batches import EVENT_TIME, WATERMARK
 from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.errors import IncompatibleStateError, UserCodeError, without_context
 from penstock.expressions import Expr, to_polars
-from penstock.functions.patterns.automaton import Automaton
+from penstock.functions.patterns.automaton import Automaton, bits_of
+from penstock.functions.patterns.definitions import Regular
 from penstock.functions.patterns.looking_back import Evaluator, Remembered, remembering, schema_of
 from penstock.functions.patterns.matching import KeySearch, Link, Match, Partial, Row, Search
 from penstock.functions.patterns.references import NUMBER, SEEN, VARIABLE
@@ -106,9 +107,10 @@ class Searching:
     def __init__(self, operation: MatchRows, schema: Schema) -> None:
         plan = operation.plan(schema)
         self.plan = plan
-        self.regular = operation.regular
+        self.hidden: frozenset[int] | None = None
+        """If all rows of a match are measured, the positions of those that are not; None: only the last row is."""
         self.names = [position.name for position in plan.automaton.positions]
-        self.measures = [field.name for field in plan.measures.output_fields]
+        self.measures = [field.name for field in plan.fields]
         columns = {name: pl.col(name) for name in plan.measured}
         places = dict.fromkeys(plan.asked)
         for number, asked in enumerate(plan.asked):
@@ -134,8 +136,8 @@ class Searching:
                     row_places[name] = [*columns].index(f"{_NOW}{name}")
             by_text = {text: remembered[asked] for text, asked in condition.asked}
             looking_back[number] = Evaluator(condition.looking_back, read, row_places, by_text)
-        self.kept = [*columns] if self.regular is not None else [*columns][:kept]
-        """What is kept of rows: for regular expressions all that conditions ask, since other attempts go through them."""
+        self.kept = [*columns][:kept]
+        """What is kept of rows."""
         self.values = list(columns.values())
         """What rows are to the search: first what is kept of them."""
         self.types = dict(pl.DataFrame(schema=schema.polars()).select(self.values).schema)
@@ -159,12 +161,15 @@ class Searching:
         else:
             self.key_search = PreferredSearch
             self.shortest = plan.automaton.shortest
-            subsets = {} if self.regular is None else dict(self.regular.subsets)
+            self.kept = [*columns]  # other attempts go through the rows again, and ask all of their conditions
+            regular = operation.regular or Regular()
+            self.hidden = plan.automaton.hidden if regular.all_rows else None
+            subsets = dict(regular.subsets)
             self.search = Search(plan.automaton, *said, remembers, subsets, plan.reads_numbers)
 
     def fulfilled(self, rows: pl.DataFrame) -> NDArray[np.int64]:
         """Which conditions rows fulfil as far as these look at them alone, as bits."""
-        everything = sum(1 << number for number in range(len(self.plan.conditions)) if number not in self.alone)
+        everything = bits_of(number for number in range(len(self.plan.conditions)) if number not in self.alone)
         found = np.full(rows.height, everything, np.int64)
         conditions = rows.select(expr.fill_null(value=False).alias(str(number)) for number, expr in self.alone.items())
         for name in conditions.columns:
@@ -177,10 +182,10 @@ class Searching:
 
     def measured_rows(self, match: Match | Partial) -> list[_Measured]:
         """The rows of a match that are measured: the last one, or all that are shown."""
-        links, automaton = match.last.links(), self.plan.automaton
-        if isinstance(automaton, Automaton) or self.regular is None or not self.regular.all_rows:
+        links = match.last.links()
+        if self.hidden is None:
             return [_Measured(match, links, len(links) - 1)]
-        shown = (place for place, link in enumerate(links) if link.position not in automaton.hidden)
+        shown = (place for place, link in enumerate(links) if link.position not in self.hidden)
         return [_Measured(match, links, place) for place in shown]
 
     def measured(self, rows: Sequence[_Measured]) -> pl.DataFrame:
@@ -212,7 +217,7 @@ class Searching:
             columns.append(of_numbers(name, [link.row.values[place] for link in every], self.types[name]))
         frame = pl.DataFrame(columns)
         lengths = np.array([len(row.links) for row in rows])
-        if self.regular is not None and self.regular.all_rows:  # the rows of a match once for each that is measured
+        if self.hidden is not None:  # the rows of a match once for each that is measured
             begins = np.repeat(np.cumsum([0, *lengths[first[:-1]]]), np.diff([*first, len(rows)]))
             within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
             seen = within <= np.repeat([row.place for row in rows], lengths)

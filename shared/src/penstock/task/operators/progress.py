@@ -102,6 +102,10 @@ class GroupWatermarks:
             return reached
         return np.maximum(frame[WATERMARK].fill_null(MIN_WATERMARK).to_numpy(), reached)
 
+    def have_passed(self, frame: pl.DataFrame) -> pl.Series:
+        """Whether event time has come to each row before its turn."""
+        return pl.Series(frame[EVENT_TIME].to_numpy() <= self.at_rows(frame), dtype=pl.Boolean)
+
     def split(self, frame: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
         """The rows by the watermark that holds for them; one part, without any work, if all are even."""
         if not self._ahead:
@@ -125,7 +129,7 @@ class LateRows:
         self, frame: pl.DataFrame, watermarks: GroupWatermarks, output: Output, metrics: OperatorMetrics
     ) -> pl.DataFrame:
         """The rows that are not behind the watermark; those that are, are taken as late ones."""
-        late = pl.Series(frame[EVENT_TIME].to_numpy() <= watermarks.at_rows(frame), dtype=pl.Boolean)
+        late = watermarks.have_passed(frame)
         if not late.any():
             return frame
         self.refuse(frame.filter(late), output, metrics)

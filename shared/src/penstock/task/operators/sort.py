@@ -62,10 +62,9 @@ class SortOperator(PassingOperator):
         for _, _, rows in decode_segments(restored.keyed if restored else (), self._operator, _KIND, self._keys):
             self._arrived = max(self._arrived, cast("int", rows[_ARRIVAL].max()) + 1)
             # Some of a full run were sent, perhaps, before the newest delta was written.
-            reached = self._watermarks.at_rows(rows)
             if self._by_event_time:
-                self._waiting.add(rows.filter(pl.Series(rows[EVENT_TIME].to_numpy() > reached, dtype=pl.Boolean)))
-            elif np.all(reached < MAX_WATERMARK):
+                self._waiting.add(rows.filter(~self._watermarks.have_passed(rows)))
+            elif np.all(self._watermarks.at_rows(rows) < MAX_WATERMARK):
                 self._waiting.add(self._placed(rows))
 
     def process(self, frame: pl.DataFrame, output: Output) -> None:

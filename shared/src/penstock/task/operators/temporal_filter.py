@@ -58,7 +58,7 @@ class TemporalFilterOperator(PassingOperator):
         for _, _, rows in decode_segments(keyed, self._operator, _KIND, self._keys):
             rows = canonical_keys(rows, self._keys)
             # Some of a full run were sent, perhaps, before the newest delta was written.
-            self._waiting.add(rows.filter(pl.Series(rows[EVENT_TIME].to_numpy() > self._watermarks.at_rows(rows))))
+            self._waiting.add(rows.filter(~self._watermarks.have_passed(rows)))
 
     def process(self, frame: pl.DataFrame, output: Output) -> None:
         if frame.height == 0:

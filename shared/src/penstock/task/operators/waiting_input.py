@@ -75,6 +75,5 @@ class WaitingInput:
         waiting = rows.filter(waits).select(name if name in self._keys else f"{_INPUT}{name}" for name in self._types)
         waiting.columns = list(self._types)
         # Some of a full run were computed, perhaps, before the newest delta was written.
-        due = pl.Series(waiting[EVENT_TIME].to_numpy() <= watermarks.at_rows(waiting), dtype=pl.Boolean)
-        self._waiting.add(waiting.filter(~due))
+        self._waiting.add(waiting.filter(~watermarks.have_passed(waiting)))
         return rows.filter(~waits)
