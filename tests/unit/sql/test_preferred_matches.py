@@ -14,7 +14,7 @@ from match_recognize_judge import Alt, Rep, Seq, Var, matches
 
 from penstock.errors import PipelineError
 from penstock.functions.patterns.definitions import Alternatives, Group, Part, Skip, Times, Variable
-from penstock.functions.patterns.matching import Match, Row, Search
+from penstock.functions.patterns.matching import Match, Row, RowSearch, Search
 from penstock.functions.patterns.regular import PreferredSearch, RegularAutomaton, compiled_regular
 
 NAMES = ("A", "B", "C")
@@ -83,21 +83,37 @@ def search_of(automaton: RegularAutomaton, data: Data, skip: Skip, within: int |
 
 
 def found_by(search: Search[RegularAutomaton], data: Data, restored: random.Random) -> Found:
-    """What the search finds in the rows, if it is restored behind some of them."""
+    """What the search finds in the rows, if it takes some of them at once and is restored behind some."""
     automaton, names = search.automaton, {}
     for position in automaton.positions[1:]:
         names[position.name] = position.condition
-    key = PreferredSearch(search)
-    told: list[Match] = []
+    key, one_by_one = PreferredSearch(search), PreferredSearch(search)
+    all_told: list[tuple[int, Match]] = []
+    taken: list[Row] = []
     for number, (able, time) in enumerate(zip(data.able, data.times, strict=True)):
-        while (deadline := key.deadline) is not None and deadline <= time:
-            told += key.pass_deadline()[0]
         fulfilled = sum(1 << condition for name, condition in names.items() if name in able)
-        told += key.take(Row(number, time, fulfilled, ())) if fulfilled else key.pass_gap()
-        if restored.random() < 0.3:
+        RowSearch.take_rows(one_by_one, [Row(number, time, fulfilled, ())] if fulfilled else [])
+        if fulfilled:
+            taken.append(Row(number, time, fulfilled, ()))
+        else:
+            one_by_one.leave_out(time)
+        if not fulfilled or restored.random() < 0.4:
+            key.take_rows(taken)
+            taken = []
+            if not fulfilled:
+                key.leave_out(time)
+            elif restored.random() < 0.5:
+                key.pass_time(time)
+        if not taken and restored.random() < 0.5:
             rows, numbers = key.packed()
+            all_told += key.told
             key = PreferredSearch.unpacked(search, [row._replace(fulfilled=0) for row in rows], numbers)
-    told += key.end()
+    key.take_rows(taken)
+    all_told += key.told
+    assert [(time, match.number) for time, match in all_told] == [
+        (time, match.number) for time, match in one_by_one.told
+    ]
+    told = [*(match for _, match in all_told), *key.end()]
     assert key.is_empty
     assert [match.number for match in told] == list(range(1, len(told) + 1))
     return [

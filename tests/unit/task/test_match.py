@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -29,6 +29,7 @@ from penstock.plan.building.matches import match_rows
 from penstock.plan.building.sources import read
 from penstock.plan.logical import LogicalPlan, Node
 from penstock.plan.operations.match_rows import MatchRows
+from penstock.state.segments import decode_segment, encode_segment
 from penstock.testing.harness import OperatorHarness
 from penstock.types import INT64, STRING, TIMESTAMP, Field, Schema
 
@@ -88,7 +89,45 @@ def climbs(rows: list[tuple[int, int | None, int]]) -> Iterator[list[tuple[int, 
         place = end
 
 
-def still_climbing(rows: list[tuple[int, int | None, int]]) -> list[int]:
+FALLS = """
+SELECT * FROM `rows` MATCH_RECOGNIZE (
+    PARTITION BY key ORDER BY at MEASURES ARRAY_AGG(number) AS numbers, MATCH_NUMBER() AS nth
+    PATTERN (HIGH DOWN{2} UP) WITHIN INTERVAL '6' SECOND
+    DEFINE DOWN AS DOWN.value < LAST(value, 1), UP AS UP.value > PREV(UP.value)
+)"""
+WITHIN = 6
+
+
+def attempts(
+    rows: list[tuple[int, int | None, int]], now: int | None
+) -> Iterator[tuple[bool, list[tuple[int, int | None, int]]]]:
+    """The rows of every attempt of `FALLS` and whether they are a match, and what goes on when it is `now`."""
+    place = 0
+    while place < len(rows):
+        end = place + 1
+        while end < min(len(rows), place + 4) and rows[end][2] - rows[place][2] < WITHIN:
+            before, value = rows[end - 1][1], rows[end][1]
+            if before is None or value is None or not (value > before if end == place + 3 else value < before):
+                break
+            end += 1
+        if end == len(rows) < place + 4 and now is not None and now - rows[place][2] < WITHIN:
+            yield False, rows[place:end]
+            return
+        matched = end == place + 4
+        if matched:
+            yield True, rows[place:end]
+        place = end if matched else place + 1
+
+
+def falling(rows: list[tuple[int, int | None, int]]) -> list[list[int] | None]:
+    return [[row[0] for row in found] for _, found in attempts(rows, None)]
+
+
+def still_falling(rows: list[tuple[int, int | None, int]], now: int) -> list[int]:
+    return [found[0][2] for matched, found in attempts(rows, now) if not matched]
+
+
+def still_climbing(rows: list[tuple[int, int | None, int]], now: int) -> list[int]:
     """The time of the row with which the attempt begins that goes on behind the last row."""
     last = [*climbs(rows)][-1:]
     return [climb[0][2] for climb in last if climb[0][1] is not None and climb[0][1] < 3]
@@ -106,7 +145,7 @@ def rising(rows: list[tuple[int, int | None, int]]) -> list[list[int] | None]:
     return found
 
 
-def still_rising(rows: list[tuple[int, int | None, int]]) -> list[int]:
+def still_rising(rows: list[tuple[int, int | None, int]], now: int) -> list[int]:
     """The times of rows with which partial matches begin."""
     return [
         time
@@ -115,7 +154,7 @@ def still_rising(rows: list[tuple[int, int | None, int]]) -> list[int]:
     ]
 
 
-def still_alone(rows: list[tuple[int, int | None, int]]) -> list[int]:
+def still_alone(rows: list[tuple[int, int | None, int]], now: int) -> list[int]:
     low = [place for place, (_, value, _) in enumerate(rows) if value is not None and value < 3]
     return [rows[place][2] for place in low if first_after(rows, place) is None]
 
@@ -134,6 +173,7 @@ LATER = Pattern.begin("low", col("value") < 3).followed_by("high", col("value") 
 PATTERNS: dict[str, tuple[Callable[[], Node], Any, Any]] = {
     "rises": (lambda: node_of(RISES, None, "no_skip"), rising, still_rising),
     "climbs": (lambda: node_of_sql(CLIMBS), climbing, still_climbing),
+    "falls": (lambda: node_of_sql(FALLS), falling, still_falling),
     "later": (
         lambda: node_of(LATER, None, "no_skip"),
         lambda rows: [first_after(rows, place) for place in range(len(rows))],
@@ -159,7 +199,7 @@ def check_metrics(
 ) -> None:
     """The partial matches and the age of the oldest one are those of the rows that event time has passed."""
     passed = [row for row in rows if row[3] * SECOND <= now]
-    begun = [time for key in KEYS for time in judge(rows_of(key, passed))]
+    begun = [time for key in KEYS for time in judge(rows_of(key, passed), now // SECOND)]
     assert sum(each.partial_matches for each in harness.metrics) == len(begun)
     assert max(each.partial_match_age_s for each in harness.metrics) == (now // SECOND - min(begun) if begun else 0)
 
@@ -195,7 +235,7 @@ def test_matches_are_those_of_each_key(seed: int, place: str, name: str) -> None
                 before.close()
                 check_metrics(harness, judge_begun, kept, now)
         harness.watermark(MAX_WATERMARK)
-        check_metrics(harness, lambda _: [], kept, MAX_WATERMARK)
+        check_metrics(harness, lambda *_: [], kept, MAX_WATERMARK)
         harness.close()
     expected: Counter[tuple[Any, ...]] = Counter()
     for key in KEYS:
@@ -203,12 +243,13 @@ def test_matches_are_those_of_each_key(seed: int, place: str, name: str) -> None
         expected.update((key, tuple(found)) for found in judge(rows) if found is not None)
     seen = [row for frame in harness.collected.frames for row in frame.iter_rows()]
     assert Counter((row[0], tuple(row[1])) for row in seen) == expected
-    if name == "climbs":
+    in_sql = name in ("climbs", "falls")
+    if in_sql:
         for key in ("a", "b", None):
             numbers = [row[2] for row in seen if row[0] == key]
             assert numbers == list(range(1, len(numbers) + 1))
     told_late = {row[1] for frame in harness.collected.sides.get("late", []) for row in frame.iter_rows()}
-    assert told_late == (set[int]() if name == "climbs" else {*late})  # SQL has no name for them
+    assert told_late == (set[int]() if in_sql else {*late})  # SQL has no name for them
 
 
 @dataclass
@@ -522,3 +563,29 @@ def test_rows_that_were_kept_keep_what_they_fulfilled() -> None:
     harness.frame(frame_of([("k", 3, 3, 3)]))
     harness.watermark(MAX_WATERMARK)
     assert [row[:2] for frame in harness.collected.frames for row in frame.iter_rows()] == [("k", [1, 2, 3])]
+
+
+def test_conditions_of_rows_that_an_earlier_version_kept_are_computed() -> None:
+    """It asked for the row right before row by row; what it kept says of all rows that they might fulfil these."""
+    node = node_of_sql("""
+    SELECT * FROM `rows` MATCH_RECOGNIZE (
+        PARTITION BY key ORDER BY at MEASURES DOWN.number AS down, UP.number AS up PATTERN (A (DOWN | UP) OTHER)
+        DEFINE DOWN AS DOWN.value < LAST(value, 1), UP AS UP.value > LAST(value, 1)
+    )""")
+    harness = OperatorHarness(node, max_parallelism=8)
+    harness.frame(frame_of([("k", 1, 5, 1), ("k", 2, 6, 2), ("l", 3, 5, 1), ("l", 4, 4, 2), ("m", 5, 1, 1)]))
+    harness.watermark(2 * SECOND)
+    snapshot = harness.freeze()()
+
+    def of_earlier_version(segment: bytes) -> bytes:
+        header, rows = decode_segment(segment, "match")
+        del header["right_before"]
+        everything = pl.col("__search").list.eval(pl.when(pl.int_range(pl.len()) == 0).then(0).otherwise(31))
+        return encode_segment(header, rows.with_columns(everything))
+
+    kept = replace(snapshot, keyed=[(group, of_earlier_version(segment)) for group, segment in snapshot.keyed])
+    harness = OperatorHarness(node, max_parallelism=8, restored=kept)
+    harness.frame(frame_of([(key, 6, 0, 3) for key in "klm"]))
+    harness.watermark(MAX_WATERMARK)
+    seen = {row[:3] for frame in harness.collected.frames for row in frame.iter_rows()}
+    assert seen == {("k", None, 2), ("l", 4, None)}

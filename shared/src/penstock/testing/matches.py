@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from penstock.functions.patterns.automaton import Automaton
     from penstock.functions.patterns.references import Asked
-    from penstock.task.operators.match import Searching
+    from penstock.task.operators.searching import Searching
 
 _SHOWN: Final = 3
 """So many rows that do not fulfil a condition are shown with their values."""
@@ -79,7 +79,7 @@ def explain_match(
     """
     import polars as pl
 
-    from penstock.task.operators.match import Searching  # loads Polars
+    from penstock.task.operators.searching import Searching  # loads Polars
 
     within_us = None if within is None else duration_us(within, "explain_match: within", positive=True)
     given = _Given.of(rows, schema, event_time)

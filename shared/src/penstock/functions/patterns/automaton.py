@@ -136,6 +136,13 @@ class Automaton:
         return bits_of(self.positions[target].condition for target in targets)
 
     @cached_property
+    def asked_first(self) -> frozenset[int]:
+        """The conditions that the first row of a match is asked."""
+        first = [self.positions[edge.target] for edge in self.edges[START] if edge.target is not None]
+        until = (position.until for position in first if position.until is not None)
+        return frozenset([*(position.condition for position in first), *until])
+
+    @cached_property
     def all_conditions(self) -> int:
         """The conditions that rows are asked, as bits."""
         asked = {position.condition for position in self.positions[1:]}

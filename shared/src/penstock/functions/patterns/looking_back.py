@@ -160,20 +160,23 @@ class Remembered:
         return total
 
 
-def remembering(remembered: Sequence[Remembered], variables: Sequence[str]) -> Callable[[Values, int, Values], Values]:
-    """What adds a row to the memory of a match; `variables` are those of the positions."""
+def remembering(
+    remembered: Sequence[Remembered | None], variables: Sequence[str]
+) -> Callable[[Values, int, Values], Values]:
+    """What adds a row to the memory of a match; `variables` are those of the positions. Nobody asks for what is None."""
 
-    grows = [[place for place, each in enumerate(remembered) if each.is_of(name)] for name in variables]
+    grown_by = [(place, each) for place, each in enumerate(remembered) if each is not None]
+    grows = [[(place, each) for place, each in grown_by if each.is_of(name)] for name in variables]
 
     def remember(memory: Values, position: int, values: Values) -> Values:
         if not (places := grows[position]):
             return memory
         grown = [*memory]
-        for place in places:
-            grown[place] = remembered[place].grown(memory[place], values)
+        for place, each in places:
+            grown[place] = each.grown(memory[place], values)
         return tuple(grown)
 
-    return remember if remembered else lambda memory, position, values: memory
+    return remember if grown_by else lambda memory, position, values: memory
 
 
 def _better(function: str, memory: Any, value: Any) -> Any:
@@ -242,6 +245,11 @@ class Evaluator:
         self._columns = {part: self._column(part) for part in schema.names}
         self._lowered = to_polars(condition, schema, "match")
         self._fast = self._compiled(condition.node)
+
+    @property
+    def never_fails(self) -> bool:
+        """Whether it has an answer for every row, also for those that it would not be asked of."""
+        return self._fast is not None
 
     def __call__(self, values: Values, memory: Values) -> bool | None:
         """Whether a row fulfils it; None as in SQL."""

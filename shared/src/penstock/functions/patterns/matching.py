@@ -11,6 +11,7 @@ passes over is dropped.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Self, TypeVar
@@ -108,12 +109,84 @@ class Search(Generic[A]):
         return looking_back is None or looking_back(row.values, memory) is True
 
 
-class KeySearch:
-    """The search in the rows of one key."""
+class RowSearch(ABC):
+    """The search in the rows of one key, which collects what is decided."""
+
+    def __init__(self, beginning: int) -> None:
+        """`beginning` are the conditions of rows with which matches begin, as bits."""
+        self.told: list[tuple[int, Match]] = []
+        """Matches, with the times of the rows, or the ends of the times, that decided them."""
+        self.given_up: list[tuple[int, Partial]] = []
+        """Partial matches whose time is over, with the end of it."""
+        self._beginning = beginning
+
+    @property
+    @abstractmethod
+    def goes_on(self) -> bool:
+        """Whether there are rows of which it is not decided whether a match has them."""
+
+    @property
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """Whether there is nothing to keep."""
+
+    @property
+    @abstractmethod
+    def deadline(self) -> int | None:
+        """When the time of the earliest match that may go on is over."""
+
+    def take_rows(self, rows: Iterable[Row]) -> None:
+        """The next rows, with none left out before the last one of them."""
+        for row in rows:
+            if self.goes_on:
+                self.pass_time(row.time)
+            elif not row.fulfilled & self._beginning:
+                continue
+            self.told += [(row.time, match) for match in self.take(row)]
+
+    def leave_out(self, time: int) -> None:
+        """Rows have come that fulfil no condition, the first one at `time`."""
+        self.pass_time(time)
+        if self.goes_on:
+            self.told += [(time, match) for match in self.pass_gap()]
+
+    def pass_time(self, time: int) -> None:
+        """All rows before `time` have come."""
+        while (deadline := self.deadline) is not None and deadline <= time:
+            told, given_up = self.pass_deadline()
+            self.told += [(deadline - 1, match) for match in told]
+            self.given_up += [(deadline - 1, partial) for partial in given_up]
+
+    @abstractmethod
+    def take(self, row: Row) -> list[Match]:
+        """The next row, when the deadlines up to its time have been passed; returns the matches that it decides."""
+
+    @abstractmethod
+    def pass_gap(self) -> list[Match]:
+        """Rows that fulfil no condition have come, where the automaton says that they may be left out; returns the
+        matches that are decided by them."""
+
+    @abstractmethod
+    def pass_deadline(self) -> tuple[list[Match], list[Partial]]:
+        """All rows before `deadline` have come; returns the matches that are decided by it, and the partial ones whose
+        time is over, where these are told."""
+
+    @abstractmethod
+    def end(self) -> list[Match]:
+        """No row comes any more that could go on with a match; returns the matches that are decided by it."""
+
+    @abstractmethod
+    def packed(self) -> tuple[list[Row], list[int]]:
+        """What is known of a key: rows, and integers that say the rest."""
+
+
+class KeySearch(RowSearch):
+    """The search for all matches."""
 
     def __init__(
         self, search: Search[Automaton], partial: Iterable[Partial] = (), complete: Iterable[Match] = ()
     ) -> None:
+        super().__init__(search.automaton.beginning)
         self.partial = list(partial)
         """In order of their first rows."""
         self.complete = list(complete)
@@ -122,26 +195,18 @@ class KeySearch:
 
     @property
     def goes_on(self) -> bool:
-        """Whether there are partial matches."""
         return bool(self.partial)
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to keep."""
         return not self.partial and not self.complete
 
     @property
     def deadline(self) -> int | None:
-        """When the time of the earliest partial match is over."""
         within_us = self._search.within_us
         return None if within_us is None or not self.partial else self.partial[0].first.time + within_us
 
     def take(self, row: Row) -> list[Match]:
-        """The next row; the deadlines up to its time have been passed.
-
-        Returns:
-            The matches that are to be told now.
-        """
         partial: list[Partial] = []
         complete: list[Match] = []
         asked = self._search.automaton.asked
@@ -163,11 +228,6 @@ class KeySearch:
         return self._decided(complete)
 
     def pass_gap(self) -> list[Match]:
-        """Rows that fulfil no condition have come, where the automaton says that they may be left out.
-
-        Returns:
-            The matches that are to be told now.
-        """
         strict = self._search.automaton.strict
         partial: list[Partial] = []
         for each in self.partial:
@@ -236,11 +296,6 @@ class KeySearch:
             partial.append(Partial(first, link, still_open, fresh=True))
 
     def pass_deadline(self) -> tuple[list[Match], list[Partial]]:
-        """All rows before `deadline` have come.
-
-        Returns:
-            The matches that are to be told, and the partial ones whose time is over.
-        """
         first = self.partial[0].first.time
         over = [each for each in self.partial if each.first.time == first]
         self.partial = self.partial[len(over) :]
@@ -249,7 +304,6 @@ class KeySearch:
         return self._decided(complete), self._told_apart(given_up)
 
     def end(self) -> list[Match]:
-        """No row comes any more; returns the matches that are to be told."""
         complete = [Match(each.first, each.last) for each in self.partial if self._is_complete_in_the_end(each)]
         self.partial = []
         return self._decided(complete)
@@ -301,7 +355,6 @@ class KeySearch:
     # -- as integers ----------------------------------------------------------------------------------------------------
 
     def packed(self) -> tuple[list[Row], list[int]]:
-        """What is known of a key: the rows that matches have, and integers that say the rest."""
         places: dict[int, int] = {}
         links: list[Link] = []
         for link in (each.last for each in (*self.partial, *self.complete)):
@@ -319,6 +372,12 @@ class KeySearch:
         for match in self.complete:
             numbers += [row_places[match.first.number], places[id(match.last)]]
         return [rows[number] for number in ordered], numbers
+
+    @staticmethod
+    def is_fruitless(search: Search[Automaton], numbers: Sequence[int]) -> bool:
+        """Whether no match would be told of what is packed as these integers if no row came any more."""
+        links, partial = numbers[0], numbers[1]
+        return len(numbers) == 2 + 3 * links + 4 * partial and not any(search.automaton.ends)
 
     @staticmethod
     def minds_gaps(numbers: Sequence[int]) -> bool:

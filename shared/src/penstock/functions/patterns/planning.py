@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Self
 from penstock.errors import PipelineError, nearest
 from penstock.expressions import Expr, aggregate_field, check_predicate, columns_of, output_field
 from penstock.expressions.nodes import Aggregate
-from penstock.functions.patterns.automaton import START, Automaton, compiled
+from penstock.functions.patterns.automaton import Automaton, compiled
 from penstock.functions.patterns.definitions import Forbidden, Group, Regular, Skip, Variable, every_body, variables
 from penstock.functions.patterns.looking_back import check_remembered, schema_of
 from penstock.functions.patterns.references import NUMBER, SEEN, VARIABLE, Asked, Condition, References
@@ -105,8 +105,7 @@ def check_skip(automaton: Automaton | RegularAutomaton, skip: Skip, subsets: Map
     """Raise `PipelineError` if the search would go on at the first row of every match, and find it again."""
     if skip.to != "first" or not isinstance(automaton, RegularAutomaton):
         return
-    first = {automaton.positions[way].name for way in automaton.ways[START]}
-    if first <= {*subsets.get(skip.variable, (skip.variable,))}:
+    if automaton.first_names <= {*subsets.get(skip.variable, (skip.variable,))}:
         raise PipelineError(
             f"every match begins with {skip.variable}, so that SKIP TO FIRST {skip.variable} would find it for ever; "
             "write SKIP TO NEXT ROW"

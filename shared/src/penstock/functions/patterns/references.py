@@ -70,6 +70,11 @@ class Asked:
     offset: int = 0
     """How many rows the one that is asked is behind the first one, or before the last one."""
 
+    @property
+    def is_right_before(self) -> bool:
+        """Whether it is a value of the row right before the last one."""
+        return self.function == "last" and self.variables is None and self.offset == 1
+
 
 @dataclass(frozen=True)
 class Condition:

@@ -10,27 +10,35 @@ the preferred one first (Pike's simulation, which Thompson's and Cox's articles 
 those behind it, and is the match as soon as none before it is left. Of two threads at one position of which conditions
 will ask the same, the second one can never be preferred and ends.
 
+Where no condition looks back, what becomes of the threads follows from their positions and from the conditions that the
+row fulfils. It is computed once and looked up from then on: a DFA that is built as it is needed, as in RE2. It finds
+where a match ends; threads then go through the rows of the match alone.
+
 One attempt goes on at a time. Rows from its first one on are kept, and the next attempt goes through them anew; so rows
 are all that there is to keep, and everything else follows from them.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
+from penstock.core.times import MIN_WATERMARK
 from penstock.errors import PipelineError, UserCodeError
 from penstock.functions.patterns.automaton import MOST_POSITIONS, START, Position, bits_of
 from penstock.functions.patterns.definitions import Alternatives, Group, Part, Variable
-from penstock.functions.patterns.matching import Link, Match, Partial, Row, Search
+from penstock.functions.patterns.matching import Link, Match, Partial, Row, RowSearch, Search
 
 if TYPE_CHECKING:
     from penstock.expressions import Expr
 
 MOST_THREADS: Final = 100_000
 """So many beginnings of one match may go on: more are a search that would take longer and longer, and all memory."""
+_MOST_REACHED: Final = 10_000
+"""So much of what attempts come to is kept, and of what rows lead to from there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +74,16 @@ class RegularAutomaton:
         """The conditions of rows with which matches begin, as bits."""
         return bits_of(self.positions[way].condition for way in self.ways[START])
 
+    @property
+    def first_names(self) -> frozenset[str]:
+        """The variables whose rows may be the first one of a match."""
+        return frozenset(self.positions[way].name for way in self.ways[START])
+
+    @cached_property
+    def asked_first(self) -> frozenset[int]:
+        """The conditions that the first row of a match is asked."""
+        return frozenset(self.asked[way] for way in self.ways[START])
+
     @cached_property
     def all_conditions(self) -> int:
         """The conditions that rows are asked, as bits."""
@@ -75,6 +93,45 @@ class RegularAutomaton:
     def may_leave_out(self) -> bool:
         """Whether a row that fulfils no condition only makes a gap: always, for gaps end what goes on."""
         return True
+
+    @cached_property
+    def start(self) -> Reached:
+        """Where an attempt without rows is."""
+        return Reached((START,), complete=False)
+
+    @cached_property
+    def _reached(self) -> dict[tuple[int, ...], Reached]:
+        return {}
+
+    def after(self, reached: Reached, fulfilled: int) -> Reached:
+        """Where an attempt is behind a row that fulfils these conditions, none of which looks back."""
+        ways: dict[int, None] = {}
+        complete = False
+        for way in (way for position in reached.positions for way in self.ways[position]):
+            if fulfilled >> self.asked[way] & 1:
+                ways[way] = None
+                if way in self.accepting:
+                    complete = True
+                    break
+        positions = tuple(way for way in ways if self.ways[way])
+        if len(self._reached) >= _MOST_REACHED:
+            self._reached.clear()
+            self.start.after.clear()
+        found = self._reached.setdefault((*positions, -complete), Reached(positions, complete=complete))
+        if len(reached.after) < _MOST_REACHED:
+            reached.after[fulfilled] = found
+        return found
+
+
+@dataclass(eq=False)
+class Reached:
+    """What an attempt has come to: the positions of its threads, the preferred one first."""
+
+    positions: tuple[int, ...]
+    complete: bool
+    """Whether the row that led here may be the last one of the match."""
+    after: dict[int, Reached] = field(default_factory=dict[int, "Reached"])
+    """What rows lead to, by the conditions that they fulfil, as far as it has been computed."""
 
 
 def compiled_regular(pattern: Group) -> RegularAutomaton:
@@ -191,88 +248,48 @@ class _Builder:
 # -- the search --------------------------------------------------------------------------------------------------------
 
 
-class PreferredSearch:
-    """The search for preferred matches in the rows of one key.
+class _Attempt(Protocol):
+    """What goes on of the matches that begin with one row."""
 
-    Args:
-        search: what is searched for; conditions that look back see the row itself as the last one of the match.
-        rows: those of the attempt that goes on, and what else has come since its first row.
-        matches: how many there have been.
-    """
-
-    def __init__(self, search: Search[RegularAutomaton], rows: Iterable[Row] = (), matches: int = 0) -> None:
-        self.rows = list(rows)
-        self.matches = matches
-        self._search = search
-        self._begin()
+    taken: int
+    """How many rows it has."""
 
     @property
     def goes_on(self) -> bool:
-        """Whether there are rows of which it is not decided whether a match has them."""
-        return bool(self.rows)
+        """Whether another row could change which match it is."""
+        ...
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to keep."""
-        return not self.rows and not (self.matches and self._search.counts_matches)
+    def take(self, rows: Sequence[Row], begin: int, limit: int) -> None:
+        """Take those that it has not taken, as long as it goes on, of the rows from the place `begin` up to `limit`."""
 
-    @property
-    def deadline(self) -> int | None:
-        """When the time of the attempt is over."""
-        within_us = self._search.within_us
-        return None if within_us is None or not self.rows else self.rows[0].time + within_us
+    def match(self, rows: Sequence[Row], begin: int) -> Link | None:
+        """The last row of the match that it is, if any."""
 
-    def take(self, row: Row) -> list[Match]:
-        """The next row; returns the matches that are decided by it."""
-        self.rows.append(row)
-        return self._go_on()
 
-    def pass_gap(self) -> list[Match]:
-        """Rows that fulfil no condition have come; returns the matches that are decided by them."""
-        return self.end()
+class _Threads:
+    """An attempt whose threads remember rows."""
 
-    def pass_deadline(self) -> tuple[list[Match], list[Partial]]:
-        """All rows before `deadline` have come; returns the matches that are decided by it, and nothing else."""
-        first, found = self.rows[0], self._go_on()
-        if self.rows and self.rows[0] is first:
-            found += self._decide()
-            found += self._go_on()
-        return found, []
-
-    def end(self) -> list[Match]:
-        """No row comes any more that could go on with a match; returns the matches that are decided by it."""
-        found: list[Match] = []
-        shortest = self._search.automaton.shortest
-        while len(self.rows) >= shortest:
-            found += self._go_on()
-            if self.rows:
-                found += self._decide()
-        self.rows.clear()
-        self._begin()
-        return found
-
-    def _begin(self) -> None:
+    def __init__(self, search: Search[RegularAutomaton]) -> None:
+        self.taken = 0
+        self._search = search
         self._threads: list[Link | None] = [None]
         """In order of preference; None has no row yet."""
         self._found: Link | None = None
         """The match, unless a thread becomes one, which are all preferred to it."""
-        self._taken = 0
-        """How many of the rows the attempt has taken: none of those that were restored."""
 
-    def _go_on(self) -> list[Match]:
-        """Take the rows that are not taken."""
-        found: list[Match] = []
-        within_us = self._search.within_us
-        while self._taken < len(self.rows):
-            row = self.rows[self._taken]
-            if within_us is not None and row.time - self.rows[0].time >= within_us:
-                self._threads = []
-            else:
-                self._threads = self._stepped(row)
-                self._taken += 1
+    @property
+    def goes_on(self) -> bool:
+        return bool(self._threads)
+
+    def take(self, rows: Sequence[Row], begin: int, limit: int) -> None:
+        for place in range(begin + self.taken, limit):
+            self._threads = self._stepped(rows[place])
+            self.taken += 1
             if not self._threads:
-                found += self._decide()
-        return found
+                return
+
+    def match(self, rows: Sequence[Row], begin: int) -> Link | None:
+        return self._found
 
     def _stepped(self, row: Row) -> list[Link | None]:
         """The threads with one more row."""
@@ -303,16 +320,136 @@ class PreferredSearch:
                     return threads
         return threads
 
-    def _decide(self) -> list[Match]:
-        """End the attempt; the next one begins with the next row that may be the first one of a match."""
-        link, first = self._found, self.rows[0]
-        passed = first.number + 1 if link is None else self._passed_by(link, first)
-        del self.rows[: passed - first.number]
+
+class _Positions:
+    """An attempt whose threads differ by their positions alone, because no condition looks back."""
+
+    def __init__(self, search: Search[RegularAutomaton]) -> None:
+        self.taken = 0
+        self._search = search
+        self._reached = search.automaton.start
+        self._length = 0
+        """How many rows the match has, as far as one is found."""
+
+    @property
+    def goes_on(self) -> bool:
+        return bool(self._reached.positions)
+
+    def take(self, rows: Sequence[Row], begin: int, limit: int) -> None:
+        reached, taken, automaton = self._reached, self.taken, self._search.automaton
+        for place in range(begin + taken, limit):
+            fulfilled = rows[place].fulfilled
+            reached = reached.after.get(fulfilled) or automaton.after(reached, fulfilled)
+            taken += 1
+            if reached.complete:
+                self._length = taken
+            if not reached.positions:
+                break
+        self._reached, self.taken = reached, taken
+
+    def match(self, rows: Sequence[Row], begin: int) -> Link | None:
+        if not self._length:
+            return None
+        threads = _Threads(self._search)
+        threads.take(rows, begin, begin + self._length)
+        return threads.match(rows, begin)
+
+
+class PreferredSearch(RowSearch):
+    """The search for preferred matches.
+
+    Args:
+        search: what is searched for; conditions that look back see the row itself as the last one of the match.
+        rows: those of the attempt that goes on, and what else has come since its first row.
+        matches: how many there have been.
+    """
+
+    def __init__(self, search: Search[RegularAutomaton], rows: Iterable[Row] = (), matches: int = 0) -> None:
+        super().__init__(search.automaton.beginning)
+        self.rows = list(rows)
+        self.matches = matches
+        self._search = search
         self._begin()
-        if link is None:
-            return []
-        self.matches += 1
-        return [Match(first, link, self.matches)]
+
+    @property
+    def goes_on(self) -> bool:
+        return bool(self.rows)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.rows and not (self.matches and self._search.counts_matches)
+
+    @property
+    def deadline(self) -> int | None:
+        within_us = self._search.within_us
+        return None if within_us is None or not self.rows else self.rows[0].time + within_us
+
+    def take_rows(self, rows: Iterable[Row]) -> None:
+        self.rows += rows
+        self.told += self._go_on()
+
+    def take(self, row: Row) -> list[Match]:
+        self.rows.append(row)
+        return [match for _, match in self._go_on()]
+
+    def pass_gap(self) -> list[Match]:
+        return self.end()
+
+    def pass_deadline(self) -> tuple[list[Match], list[Partial]]:
+        first, found = self.rows[0], self._go_on()
+        if self.rows and self.rows[0] is first:
+            found += self._go_on(decide=True)
+        return [match for _, match in found], []
+
+    def end(self) -> list[Match]:
+        found: list[Match] = []
+        shortest = self._search.automaton.shortest
+        while len(self.rows) >= shortest:
+            found += [match for _, match in self._go_on(decide=True)]
+        self.rows.clear()
+        self._begin()
+        return found
+
+    def _begin(self) -> None:
+        self._attempt = self._new_attempt()
+
+    def _new_attempt(self) -> _Attempt:
+        return _Threads(self._search) if self._search.looking_back else _Positions(self._search)
+
+    def _go_on(self, *, decide: bool = False) -> list[tuple[int, Match]]:
+        """Take the rows that are not taken; returns the matches that are decided, with the times when they are.
+
+        Args:
+            decide: end the attempt that goes on then, and go on with the rows behind its first one.
+        """
+        rows, attempt, within_us = self.rows, self._attempt, self._search.within_us
+        found: list[tuple[int, Match]] = []
+        begin, now = 0, MIN_WATERMARK
+        while begin + attempt.taken < len(rows) or decide:
+            limit = len(rows)
+            if within_us is not None and rows[-1].time >= (deadline := rows[begin].time + within_us):
+                limit = bisect_left(rows, deadline, begin, key=_time)
+                attempt.take(rows, begin, limit)
+                now = max(now, deadline - 1 if attempt.goes_on else rows[begin + attempt.taken - 1].time)
+            else:
+                attempt.take(rows, begin, limit)
+                if attempt.goes_on and not decide:
+                    break
+                now = max(now, rows[begin + attempt.taken - 1].time)
+            decide = False
+            link, first = attempt.match(rows, begin), rows[begin]
+            if link is None:
+                begin += 1
+            else:
+                self.matches += 1
+                found.append((now, Match(first, link, self.matches)))
+                begin += self._passed_by(link, first) - first.number
+            while begin < len(rows) and not rows[begin].fulfilled & self._beginning:
+                begin += 1
+            attempt = self._new_attempt()
+        self._attempt = attempt
+        del rows[:begin]
+        return found
 
     def _passed_by(self, link: Link, first: Row) -> int:
         """The number of the first row at which another match may begin."""
@@ -335,8 +472,12 @@ class PreferredSearch:
     # -- as integers ----------------------------------------------------------------------------------------------------
 
     def packed(self) -> tuple[list[Row], list[int]]:
-        """What is known of a key: rows, and integers that say the rest."""
         return self.rows, [self.matches, *(row.fulfilled for row in self.rows)]
+
+    @staticmethod
+    def is_fruitless(search: Search[RegularAutomaton], numbers: Sequence[int]) -> bool:
+        """Whether nothing would be told and kept of what is packed as these integers if no row came any more."""
+        return len(numbers) - 1 < search.automaton.shortest and not search.counts_matches
 
     @staticmethod
     def minds_gaps(numbers: Sequence[int]) -> bool:
@@ -355,6 +496,10 @@ class PreferredSearch:
         matches, *fulfilled = numbers
         both = zip(rows, fulfilled, strict=True)
         return cls(search, [Row(row.number, row.time, conditions, row.values) for row, conditions in both], matches)
+
+
+def _time(row: Row) -> int:
+    return row.time
 
 
 def _too_many_threads() -> str:

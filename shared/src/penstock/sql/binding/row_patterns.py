@@ -4,7 +4,8 @@ What SQL says of the rows of a match is said as patterns in Python say it: `A.pr
 of a variable's rows one of such columns. To be bound as any expression, each of these is a column while the expression
 around it is bound, and put in its place afterwards.
 
-A row of the partition further up (`PREV`) is a column that `over` has computed before.
+A row of the partition further up (`PREV`) is a column that `over` has computed before; but for the row right before one
+that is not the first of a match, which is the row before in the match.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from penstock.functions.patterns.definitions import (
 from penstock.functions.patterns.definitions import Part as PatternPart
 from penstock.functions.patterns.planning import check_condition, check_skip
 from penstock.functions.patterns.references import NUMBER, SEEN, VARIABLE, References, final, navigation
-from penstock.functions.patterns.regular import compiled_regular
+from penstock.functions.patterns.regular import RegularAutomaton, compiled_regular
 from penstock.plan.building.aggregates import over
 from penstock.plan.building.keys import keyed
 from penstock.plan.building.matches import match_rows
@@ -115,17 +116,20 @@ class RowPattern:
         time = self._checked_order()
         keys = self._keys()
         measures = [(item, self._resolved(item.expression)) for item in part.measures]
-        define = [(self._variable(item), self._resolved(item.expression)) for item in part.define]
+        begins = self._automaton({name: Variable(name, None) for name in self._names}).first_names
+        names = [self._variable(item) for item in part.define]
+        define = [
+            (name, self._resolved(item.expression, None if name in begins else name))
+            for name, item in zip(names, part.define, strict=True)
+        ]
         rows, keys = self._with_lags(keys)
         schema = rows.schema
         conditions = {name: self._condition(name, value, schema) for name, value in define}
         given = {name: Variable(name, conditions.get(name)) for name in self._names}
-        pattern = Group((self._pattern(part.pattern, given),))
+        pattern = self._group(given)
         skip = self._skip()
-        with self._at(part.pattern):
-            automaton = compiled_regular(pattern)
         with self._at(part.skip):
-            check_skip(automaton, skip, self._subsets)
+            check_skip(self._automaton(given), skip, self._subsets)
         before, behind = self._shown(keys, time)
         made = {**before, **self._measured(measures, schema, (*before, *behind)), **behind}
         rowtime = next((item.alias for item, value in measures if _is_rowtime(value)), None)
@@ -258,11 +262,16 @@ class RowPattern:
 
     # -- expressions ----------------------------------------------------------------------------------------------------
 
-    def _resolved(self, part: Part) -> Part:
-        """The part with columns instead of names, and instead of calls of PREV."""
+    def _resolved(self, part: Part, follows: str | None = None) -> Part:
+        """The part with columns instead of names, and instead of calls of PREV.
+
+        Args:
+            part: of a measure or a condition.
+            follows: the variable whose condition it is, if its rows are never the first one of a match.
+        """
         if has_query(part):
             raise self._context.error(part, "a subquery cannot stand in MATCH_RECOGNIZE; join its table before")
-        return rewritten(rewritten(part, self._column), self._row_before)
+        return rewritten(rewritten(part, self._column), lambda each: self._row_before(each, follows))
 
     def _column(self, part: Part) -> Part | None:
         if isinstance(part, Star) and part.table:
@@ -295,8 +304,8 @@ class RowPattern:
             case _:
                 raise self._context.error(call, "CLASSIFIER takes a variable or a subset, or nothing")
 
-    def _row_before(self, part: Part) -> Part | None:
-        """`PREV(x)` as a column."""
+    def _row_before(self, part: Part, follows: str | None) -> Part | None:
+        """`PREV(x)` as a column, or as a row of the match; see `_resolved`."""
         if not isinstance(part, Call) or part.function not in _PHYSICAL:
             return None
         if part.function == "NEXT":
@@ -306,7 +315,9 @@ class RowPattern:
         value, distance = _with_distance(self._context, part, 1)
         if isinstance(value, Call) and value.function in _SEEN:
             seen = _inner(self._context, value)
-            return replace(value, arguments=(self._row_before(replace(part, arguments=(seen, *part.arguments[1:]))),))
+            return replace(
+                value, arguments=(self._row_before(replace(part, arguments=(seen, *part.arguments[1:])), None),)
+            )
         if distance == 0:
             return value
         inner = value if isinstance(value, Call) and value.function in _NAVIGATION else None
@@ -315,6 +326,8 @@ class RowPattern:
             raise self._context.error(part, "PREV takes a value, or FIRST or LAST of one, and these nothing else")
         variable, plain = _apart(self._context, where)
         self._check_of_rows(plain)
+        if distance == 1 and inner is None and follows and self._members.get(variable or follows) == (follows,):
+            return Call("LAST", (plain, Constant(1, span=part.span)), span=part.span)
         expr = Expressions(self._context, self._relation.rows.node.row_schema).value(plain)
         name = fresh(f"{distance} before", self._relation.rows.schema.names, self._lags)
         self._lags[name] = lag(expr, distance)
@@ -364,6 +377,14 @@ class RowPattern:
         return found
 
     # -- the pattern ----------------------------------------------------------------------------------------------------
+
+    def _automaton(self, given: Mapping[str, Variable]) -> RegularAutomaton:
+        group = self._group(given)
+        with self._at(self._part.pattern):
+            return compiled_regular(group)
+
+    def _group(self, given: Mapping[str, Variable]) -> Group:
+        return Group((self._pattern(self._part.pattern, given),))
 
     def _pattern(self, part: Part, given: Mapping[str, Variable]) -> PatternPart:
         match part:

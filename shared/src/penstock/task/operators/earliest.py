@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Final
+
+import numpy as np
 
 _SECOND: Final = 1_000_000
 _LEAST_KEPT: Final = 64
@@ -19,19 +22,19 @@ class Earliest:
         self._order: list[int] = []
         """A heap of the seconds; some are there of which no time is left, or more than once."""
 
-    def add(self, time: int) -> None:
-        """A time comes."""
-        second = time // _SECOND
-        if second not in self._seconds:
-            heapq.heappush(self._order, second)
-        self._seconds[second] += 1
+    def add(self, times: Sequence[int]) -> None:
+        """Times come."""
+        for second, number in _seconds(times):
+            if second not in self._seconds:
+                heapq.heappush(self._order, second)
+            self._seconds[second] += number
 
-    def remove(self, time: int) -> None:
-        """A time goes that has come."""
-        second = time // _SECOND
-        self._seconds[second] -= 1
-        if not self._seconds[second]:
-            del self._seconds[second]
+    def remove(self, times: Sequence[int]) -> None:
+        """Times go that have come."""
+        for second, number in _seconds(times):
+            self._seconds[second] -= number
+            if not self._seconds[second]:
+                del self._seconds[second]
         if len(self._order) > 2 * len(self._seconds) + _LEAST_KEPT:
             self._order = sorted(self._seconds)
 
@@ -46,3 +49,9 @@ class Earliest:
         while self._order and self._order[0] not in self._seconds:
             heapq.heappop(self._order)
         return self._order[0] if self._order else None
+
+
+def _seconds(times: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The seconds of times, with how many there are of each."""
+    seconds, numbers = np.unique(np.array(times, np.int64) // _SECOND, return_counts=True)
+    return zip(seconds.tolist(), numbers.tolist(), strict=True)

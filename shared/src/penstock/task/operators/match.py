@@ -13,8 +13,8 @@ from __future__ import annotations
 import contextlib
 import heapq
 from collections.abc import Generator, Iterator, Sequence
-from itertools import chain, count, islice, pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, cast
+from itertools import count, islice, repeat
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import numpy as np
 import polars as pl
@@ -22,13 +22,7 @@ import polars as pl
 from penstock.core.batches import EVENT_TIME, WATERMARK
 from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.errors import IncompatibleStateError, UserCodeError, without_context
-from penstock.expressions import Expr, to_polars
-from penstock.functions.patterns.automaton import Automaton, bits_of
-from penstock.functions.patterns.definitions import Regular
-from penstock.functions.patterns.looking_back import Evaluator, Remembered, remembering, schema_of
-from penstock.functions.patterns.matching import KeySearch, Link, Match, Partial, Row, Search
-from penstock.functions.patterns.references import NUMBER, SEEN, VARIABLE
-from penstock.functions.patterns.regular import PreferredSearch
+from penstock.functions.patterns.matching import Match, Partial, Row, RowSearch
 from penstock.plan.logical import Node
 from penstock.plan.operations.match_rows import MatchRows
 from penstock.state.columns import canonical_keys, key_values
@@ -38,211 +32,39 @@ from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, Pa
 from penstock.task.operators.earliest import Earliest
 from penstock.task.operators.keyed_table import KeyedTable
 from penstock.task.operators.progress import GroupWatermarks, LateRows
+from penstock.task.operators.searching import AnySearch, Measured, Searching
 from penstock.task.operators.waiting_input import WaitingInput
 from penstock.types import TIMESTAMP, polars_type
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from penstock.expressions.aggregates import AggregatePlan
     from penstock.protocol.messages import OperatorMetrics
-    from penstock.types import Schema
 
 _KIND: Final = "match"
 _VALUE: Final = "__value_"
-_ASKED: Final = "__asked_"
-_NOW: Final = "__now_"
-"""Values beside columns, whose names do not begin so."""
 _TIMES: Final = "__times"
 _SEARCH: Final = "__search"
 """List of Int64: what is known of a key besides the rows of its matches, see `packed`."""
 _DEADLINE: Final = "__deadline"
-_MATCH: Final = "__match"
 _PLACE: Final = "__place"
 _BEGINS: Final = "__begins"
 _NO_GAP: Final = MIN_WATERMARK
 """A time that no row has."""
 _ROWS_AT_ONCE: Final = 65_536
-_MEASURED_AT_ONCE: Final = 1 << 20
-"""Of so many rows of matches, with those that are measured several times, measures are computed at once."""
+_NEAR: Final = 16
+"""Deadlines lie together that differ in so many bits at most: 65 ms."""
 
 
-class _KeySearch(Protocol):
-    """The search in the rows of one key: `KeySearch` or `PreferredSearch`."""
+class _Taken(NamedTuple):
+    """Rows, those of one key after those of another: a value of each."""
 
-    def __init__(self, search: Any) -> None: ...
-
-    @property
-    def goes_on(self) -> bool: ...
-
-    @property
-    def is_empty(self) -> bool: ...
-
-    @property
-    def deadline(self) -> int | None: ...
-
-    def take(self, row: Row) -> list[Match]: ...
-
-    def pass_gap(self) -> list[Match]: ...
-
-    def pass_deadline(self) -> tuple[list[Match], list[Partial]]: ...
-
-    def end(self) -> list[Match]: ...
-
-    def packed(self) -> tuple[list[Row], list[int]]: ...
-
-    @staticmethod
-    def minds_gaps(numbers: Sequence[int]) -> bool: ...
-
-    @staticmethod
-    def begun(numbers: Sequence[int]) -> tuple[int, int | None]: ...
-
-    @classmethod
-    def unpacked(cls, search: Any, rows: Sequence[Row], numbers: Sequence[int]) -> Self: ...
-
-
-class Searching:
-    """A pattern over rows of certain columns: what it needs of them, and how it is searched for."""
-
-    def __init__(self, operation: MatchRows, schema: Schema) -> None:
-        plan = operation.plan(schema)
-        self.plan = plan
-        self.hidden: frozenset[int] | None = None
-        """If all rows of a match are measured, the positions of those that are not; None: only the last row is."""
-        self.names = [position.name for position in plan.automaton.positions]
-        self.measures = [field.name for field in plan.fields]
-        columns = {name: pl.col(name) for name in plan.measured}
-        places = dict.fromkeys(plan.asked)
-        for number, asked in enumerate(plan.asked):
-            if asked.argument is not None:
-                name = f"{_ASKED}{number}"
-                columns[name] = to_polars(Expr(asked.argument), schema, "match").alias(name)
-                places[asked] = len(columns) - 1
-        kept = len(columns)
-        remembered = {
-            asked: (number, Remembered(asked, places[asked], kind))
-            for number, (asked, kind) in enumerate(plan.asked.items())
-        }
-        looking_back: dict[int, Evaluator] = {}
-        for number, condition in enumerate(plan.conditions):
-            if condition is None or condition.looking_back is None:
-                continue
-            kinds = {text: plan.asked[asked] for text, asked in condition.asked}
-            read = schema_of(condition.looking_back, schema, kinds)
-            row_places: dict[str, int] = {}
-            for name in read.names:
-                if name not in kinds:
-                    columns.setdefault(f"{_NOW}{name}", pl.col(name).alias(f"{_NOW}{name}"))
-                    row_places[name] = [*columns].index(f"{_NOW}{name}")
-            by_text = {text: remembered[asked] for text, asked in condition.asked}
-            looking_back[number] = Evaluator(condition.looking_back, read, row_places, by_text)
-        self.kept = [*columns][:kept]
-        """What is kept of rows."""
-        self.values = list(columns.values())
-        """What rows are to the search: first what is kept of them."""
-        self.types = dict(pl.DataFrame(schema=schema.polars()).select(self.values).schema)
-        self.alone = {
-            number: to_polars(condition.alone, schema, "match")
-            for number, condition in enumerate(plan.conditions)
-            if condition is not None and condition.alone is not None
-        }
-        self.beginning = plan.automaton.beginning
-        """The conditions of rows with which matches begin, as bits."""
-        self.all = plan.automaton.all_conditions if plan.automaton.may_leave_out else None
-        """All conditions, as bits; None if no row may be left out."""
-        ordered = [each for _, each in remembered.values()]
-        said = (operation.within_us, operation.skip, looking_back, remembering(ordered, self.names))
-        remembers = (None,) * len(ordered)
-        if isinstance(plan.automaton, Automaton):
-            self.key_search: type[_KeySearch] = KeySearch
-            self.shortest = 0
-            """A key that keeps fewer rows has no match at the end of the input."""
-            self.search = Search(plan.automaton, *said, remembers)
-        else:
-            self.key_search = PreferredSearch
-            self.shortest = plan.automaton.shortest
-            self.kept = [*columns]  # other attempts go through the rows again, and ask all of their conditions
-            regular = operation.regular or Regular()
-            self.hidden = plan.automaton.hidden if regular.all_rows else None
-            subsets = dict(regular.subsets)
-            self.search = Search(plan.automaton, *said, remembers, subsets, plan.reads_numbers)
-
-    def fulfilled(self, rows: pl.DataFrame) -> NDArray[np.int64]:
-        """Which conditions rows fulfil as far as these look at them alone, as bits."""
-        everything = bits_of(number for number in range(len(self.plan.conditions)) if number not in self.alone)
-        found = np.full(rows.height, everything, np.int64)
-        conditions = rows.select(expr.fill_null(value=False).alias(str(number)) for number, expr in self.alone.items())
-        for name in conditions.columns:
-            found |= conditions[name].to_numpy().astype(np.int64) << int(name)
-        return found
-
-    def counts(self, fulfilled: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether rows that fulfil these conditions are more than a gap between others."""
-        return np.ones(len(fulfilled), np.bool_) if self.all is None else (fulfilled & self.all) != 0
-
-    def measured_rows(self, match: Match | Partial) -> list[_Measured]:
-        """The rows of a match that are measured: the last one, or all that are shown."""
-        links = match.last.links()
-        if self.hidden is None:
-            return [_Measured(match, links, len(links) - 1)]
-        shown = (place for place, link in enumerate(links) if link.position not in self.hidden)
-        return [_Measured(match, links, place) for place in shown]
-
-    def measured(self, rows: Sequence[_Measured]) -> pl.DataFrame:
-        """The measures at rows of matches, in their order."""
-        found = [pl.DataFrame([self._of_row(name, column, rows) for name, column in self.plan.of_row.items()])]
-        if self.plan.of_rows is not None:
-            ends = np.cumsum([len(row.links) for row in rows])
-            cuts = np.flatnonzero(np.diff(ends // _MEASURED_AT_ONCE)) + 1
-            parts = pairwise([0, *cuts.tolist(), len(rows)])
-            found.append(pl.concat([self._of_rows(self.plan.of_rows, rows[begin:end]) for begin, end in parts]))
-        return pl.concat([frame for frame in found if frame.width], how="horizontal").select(self.measures)
-
-    def _of_row(self, name: str, column: str, rows: Sequence[_Measured]) -> pl.Series:
-        """A measure that is a column of the row itself."""
-        links = [row.links[row.place] for row in rows]
-        if column == VARIABLE:
-            return pl.Series(name, [self.names[link.position] for link in links], pl.String)
-        if column == NUMBER:
-            return pl.Series(name, _numbers(rows), pl.Int64)
-        place = self.plan.measured.index(column)
-        return of_numbers(name, [link.row.values[place] for link in links], self.types[column])
-
-    def _of_rows(self, measures: AggregatePlan, rows: Sequence[_Measured]) -> pl.DataFrame:
-        """Measures that are aggregates of the rows of matches."""
-        first = [place for place, row in enumerate(rows) if not place or row.links is not rows[place - 1].links]
-        every = list(chain.from_iterable(rows[place].links for place in first))
-        columns = [pl.Series(VARIABLE, [self.names[link.position] for link in every], pl.String)]
-        for place, name in enumerate(self.plan.measured):
-            columns.append(of_numbers(name, [link.row.values[place] for link in every], self.types[name]))
-        frame = pl.DataFrame(columns)
-        lengths = np.array([len(row.links) for row in rows])
-        if self.hidden is not None:  # the rows of a match once for each that is measured
-            begins = np.repeat(np.cumsum([0, *lengths[first[:-1]]]), np.diff([*first, len(rows)]))
-            within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-            seen = within <= np.repeat([row.place for row in rows], lengths)
-            frame = frame[np.repeat(begins, lengths) + within].with_columns(pl.Series(SEEN, seen))
-        frame = frame.with_columns(pl.Series(_MATCH, np.repeat(np.arange(len(rows)), lengths)))
-        if self.plan.reads_numbers:
-            frame = frame.with_columns(pl.Series(NUMBER, np.repeat(_numbers(rows), lengths), pl.Int64))
-        partials = frame.group_by(_MATCH, maintain_order=True).agg(measures.init_grouped)
-        names = [field.name for field in measures.output_fields]
-        return partials.with_columns(measures.finish).select(names)  # some are constants
-
-
-class _Measured(NamedTuple):
-    """A row of a match that is measured."""
-
-    match: Match | Partial
-    links: list[Link]
-    """Of all rows of the match."""
-    place: int
-    """Of the row among them."""
-
-
-def _numbers(rows: Sequence[_Measured]) -> list[int]:
-    """The numbers of the matches that rows are of."""
-    return [row.match.number for row in rows if isinstance(row.match, Match)]
+    times: list[int]
+    fulfilled: list[int]
+    """Their conditions, as bits."""
+    values: list[tuple[Any, ...]]
+    gaps: list[int] | None
+    """The time of the first row that is left out before each, or `_NO_GAP`; None if none is left out."""
 
 
 class MatchOperator(PassingOperator):
@@ -253,6 +75,7 @@ class MatchOperator(PassingOperator):
         self._operator = node.operator_id
         self._where = f"{node.verb} ({node.operator_id})"
         self._searching = Searching(operation, source.schema)
+        self._within_us = operation.within_us
         self._rowtime = None if operation.regular is None else operation.regular.rowtime
         self._timed_out = None if operation.timed_out is None else operation.timed_out.name
         self._keys = source.schema.select(source.keys)
@@ -263,10 +86,8 @@ class MatchOperator(PassingOperator):
         self._table = KeyedTable(self._keys, {**state, **values}, one_by_one=True)
         self._late = LateRows(node)
         self._waiting = WaitingInput(source, self._table.freezes)
-        self._deadlines: list[tuple[int, int, Any]] = []
-        """When the time of a key's earliest partial match is over, with a number that tells equal ones apart; a heap.
-        Some are there whose match has ended since."""
-        self._numbers = count()
+        self._deadlines = _Deadlines()
+        """When the time of a key's earliest partial match is over."""
         self._told: list[tuple[int, Match | Partial]] = []
         self._given_up: list[tuple[int, Match | Partial]] = []
         self._put_rows: dict[Any, tuple[Any, ...]] = {}
@@ -340,39 +161,39 @@ class MatchOperator(PassingOperator):
         order = groups[_PLACE].explode().to_numpy()
         times, fulfilled = due[EVENT_TIME].to_numpy()[order], fulfilled[order]
         gaps = _Gaps(times, self._searching.counts(fulfilled), groups[_PLACE].list.len().to_numpy().astype(np.int64))
-        rows = due[order[gaps.kept]]
-        values = tuples_of(rows.select(self._searching.values).get_columns(), rows.height)
-        taken = zip(times[gaps.kept].tolist(), fulfilled[gaps.kept].tolist(), values, gaps.before, strict=True)
+        rows, fulfilled = due[order[gaps.kept]].select(self._searching.values), fulfilled[gaps.kept]
+        if self._searching.right_before:
+            lengths = np.array(gaps.lengths)
+            begins = (np.cumsum(lengths) - lengths)[lengths > 0]
+            with_rows = (states[place] for place, number in zip(looked_at, gaps.lengths, strict=True) if number)
+            fulfilled &= self._searching.fulfilled_behind(rows, begins, [_last_row(state) for state in with_rows])
+        values = list(tuples_of(rows.get_columns(), len(fulfilled)))
+        taken = _Taken(times[gaps.kept].tolist(), fulfilled.tolist(), values, gaps.before)
+        end = 0
         for place, number, behind in zip(looked_at, gaps.lengths, gaps.behind, strict=True):
-            state = states[place]
+            state, begin, end = states[place], end, end + number
+            if state is None and number == 1 and behind == _NO_GAP and self._is_put(keys[place], taken, begin):
+                continue
             if number or state is None or self._searching.key_search.minds_gaps(state[0]):
-                self._search_key(keys[place], state, list(islice(taken, number)), behind)
+                search, first = self._opened(state)
+                _search_rows(search, taken, begin, end, first)
+                if behind != _NO_GAP:
+                    search.leave_out(behind)
+                self._put(keys[place], state, search)
         self._write()
 
-    def _search_key(
-        self, key: Any, state: tuple[Any, ...] | None, rows: list[tuple[int, int, tuple[Any, ...], int]], behind: int
-    ) -> None:
-        """Take the rows of a key, of which some before others, and `behind` them, may have been left out."""
-        search, first = self._opened(state)
-        beginning = self._searching.beginning
-        for number, (time, fulfilled, values, gap) in enumerate(rows, first):
-            if search.goes_on:
-                if gap != _NO_GAP:
-                    self._pass_gap(search, gap)
-                self._pass_deadlines(search, time)
-            elif not fulfilled & beginning:
-                continue
-            if told := search.take(Row(number, time, fulfilled, values)):
-                self._told += [(time, match) for match in told]
-        if behind != _NO_GAP and search.goes_on:
-            self._pass_gap(search, behind)
-        self._put(key, state, search)
+    def _is_put(self, key: Any, taken: _Taken, place: int) -> bool:
+        """Whether a row, the only one of a new key, begins a match and is put without a search."""
+        numbers = self._searching.of_one_row(taken.fulfilled[place])
+        if numbers is None:
+            return False
+        time, values = taken.times[place], taken.values[place][: len(self._searching.kept)]
+        self._put_row(
+            key, numbers, (time,), None if self._within_us is None else time + self._within_us, [*zip(values)]
+        )
+        return True
 
-    def _pass_gap(self, search: _KeySearch, time: int) -> None:
-        self._pass_deadlines(search, time)
-        self._told += [(time, match) for match in search.pass_gap()]
-
-    def _opened(self, state: tuple[Any, ...] | None) -> tuple[_KeySearch, int]:
+    def _opened(self, state: tuple[Any, ...] | None) -> tuple[RowSearch, int]:
         """The search in the rows of a key, and the number of its next row."""
         if state is None:
             return self._searching.key_search(self._searching.search), 0
@@ -381,7 +202,11 @@ class MatchOperator(PassingOperator):
         rows = [Row(number, time, 0, row) for number, (time, row) in enumerate(zip(times, every, strict=True))]
         return self._searching.key_search.unpacked(self._searching.search, rows, numbers), len(rows)
 
-    def _put(self, key: Any, state: tuple[Any, ...] | None, search: _KeySearch) -> None:
+    def _put(self, key: Any, state: tuple[Any, ...] | None, search: RowSearch) -> None:
+        """Collect what was decided of a key, and keep what was not."""
+        self._told += search.told
+        if self._timed_out is not None:
+            self._given_up += search.given_up
         if state is not None:
             self._begun.remove(state[0], state[1])
         if search.is_empty:
@@ -389,15 +214,22 @@ class MatchOperator(PassingOperator):
                 self._removed.append(key)
             return
         rows, numbers = search.packed()
-        kept = map(list, islice(zip(*(row.values for row in rows), strict=True), len(self._searching.kept)))
-        if not rows:
-            kept = ([] for _ in self._searching.kept)
-        deadline = search.deadline
-        times = [row.time for row in rows]
+        kept = [*islice(zip(*(row.values for row in rows), strict=True), len(self._searching.kept))]
+        before = None if state is None else state[2]
+        self._put_row(key, tuple(numbers), tuple(row.time for row in rows), search.deadline, kept, before)
+
+    def _put_row(
+        self, key: Any, numbers: tuple[int, ...], times: tuple[int, ...], deadline: int | None,
+        kept: list[tuple[Any, ...]], before: int | None = None,
+    ) -> None:  # fmt: skip
+        """Keep of a key what is packed as these numbers; `before` is the deadline that it had.
+
+        All of it is tuples, in which Python does not look for garbage.
+        """
         self._begun.add(numbers, times)
-        self._put_rows[key] = (numbers, times, deadline, *kept)
-        if deadline is not None and (state is None or state[2] != deadline):
-            heapq.heappush(self._deadlines, (deadline, next(self._numbers), key))
+        self._put_rows[key] = (numbers, times, deadline, *(kept or repeat((), len(self._searching.kept))))
+        if deadline is not None and before != deadline:
+            self._deadlines.add(key, deadline)
 
     def _write(self) -> None:
         """Write what has been put of keys."""
@@ -405,31 +237,33 @@ class MatchOperator(PassingOperator):
         self._table.remove(self._removed)
         self._put_rows, self._removed = {}, []
 
-    def _pass_deadlines(self, search: _KeySearch, time: int) -> None:
-        while (deadline := search.deadline) is not None and deadline <= time:
-            told, given_up = search.pass_deadline()
-            self._told += [(deadline - 1, match) for match in told]
-            if self._timed_out is not None:
-                self._given_up += [(deadline - 1, partial) for partial in given_up]
-
     def _pass_time(self, reached: int) -> None:
         """All rows up to `reached` have come."""
         after = reached if reached == MAX_WATERMARK else reached + 1
-        while self._deadlines and self._deadlines[0][0] <= after:
-            _, _, key = heapq.heappop(self._deadlines)
-            [state] = self._table.rows([key])
-            if state is None or state[2] is None or state[2] > after:
-                continue
-            search, _ = self._opened(state)
-            self._pass_deadlines(search, after)
-            self._put(key, state, search)
+        for due in self._deadlines.due(after):
+            for key, state in zip(due, self._table.rows(due), strict=True):
+                if state is None or state[2] is None or state[2] > after:
+                    continue
+                if self._is_over(state, after):
+                    self._begun.remove(state[0], state[1])
+                    self._removed.append(key)
+                else:
+                    search, _ = self._opened(state)
+                    search.pass_time(after)
+                    self._put(key, state, search)
             self._write()
+
+    def _is_over(self, state: tuple[Any, ...], after: int) -> bool:
+        """Whether the time of all rows of a key is over by then, and nothing is told of them."""
+        if self._within_us is None or self._timed_out is not None or state[1][-1] + self._within_us > after:
+            return False
+        return self._searching.key_search.is_fruitless(self._searching.search, state[0])
 
     def _end(self) -> None:
         """No row comes any more: what waits for earlier matches, or for a row that must not come, is decided."""
         keys = self._table.all_keys()
         for state in self._table.rows(keys):
-            if state is None or len(state[1]) < self._searching.shortest:
+            if state is None or self._searching.key_search.is_fruitless(self._searching.search, state[0]):
                 continue
             search, _ = self._opened(state)
             told = search.end()
@@ -446,12 +280,12 @@ class MatchOperator(PassingOperator):
         if given_up and self._timed_out is not None:
             output.side(self._timed_out, self._results(given_up))
 
-    def _measured_rows(self, decided: list[tuple[int, Match | Partial]]) -> list[tuple[int, _Measured]]:
+    def _measured_rows(self, decided: list[tuple[int, Match | Partial]]) -> list[tuple[int, Measured]]:
         """The rows that are measured, in order of when they were decided."""
         decided.sort(key=lambda each: each[0])
         return [(time, row) for time, match in decided for row in self._searching.measured_rows(match)]
 
-    def _results(self, timed: list[tuple[int, _Measured]]) -> pl.DataFrame:
+    def _results(self, timed: list[tuple[int, Measured]]) -> pl.DataFrame:
         try:
             results = self._searching.measured([row for _, row in timed])
         except pl.exceptions.PolarsError as error:
@@ -473,7 +307,8 @@ class MatchOperator(PassingOperator):
     # -- snapshots ------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> OperatorSnapshot | None:
-        header = {"kind": _KIND, "state": {name: str(kind) for name, kind in self._table.types.items()}}
+        types = {name: str(kind) for name, kind in self._table.types.items()}
+        header = {"kind": _KIND, "state": types, "right_before": [*self._searching.right_before]}
         return OperatorSnapshot(keyed=self._table.freeze(header, self._context, self._waiting.beside()))
 
     def _restore(self, restored: RestoredState) -> None:
@@ -487,43 +322,115 @@ class MatchOperator(PassingOperator):
                 )
             rows = self._waiting.restored(canonical_keys(rows, self._keys), self._watermarks)
             if set(self._table.types) <= set(rows.columns):
+                if not self._searching.right_before.keys() <= set(header.get("right_before", ())):
+                    rows = self._asked_again(rows)
                 keys = self._table.load(rows)
                 for key, deadline in zip(keys, rows[_DEADLINE].to_list(), strict=True):
                     if deadline is not None:
-                        heapq.heappush(self._deadlines, (deadline, next(self._numbers), key))
+                        self._deadlines.add(key, deadline)
                 for numbers, times in rows.select(_SEARCH, _TIMES).iter_rows():
                     self._begun.add(numbers, times)
+
+    def _asked_again(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """State in which conditions that ask for the row right before have not been computed yet: now with them."""
+        lengths = rows[_TIMES].list.len().to_numpy().astype(np.int64)
+        some = rows.filter(lengths > 0)
+        values = pl.DataFrame([some[f"{_VALUE}{name}"].explode().alias(name) for name in self._searching.kept])
+        begins = (np.cumsum(lengths) - lengths)[lengths > 0]
+        now = iter(self._searching.fulfilled_behind(values, begins, [None] * len(begins)).tolist())
+        numbers = [
+            [matches, *(before & next(now) for before in fulfilled)] for matches, *fulfilled in rows[_SEARCH].to_list()
+        ]
+        return rows.with_columns(of_numbers(_SEARCH, numbers, pl.List(pl.Int64)))
+
+
+def _search_rows(search: RowSearch, taken: _Taken, begin: int, end: int, first: int) -> None:
+    """Let a search take the rows from a place up to another one; `first` is the number of the first one."""
+    columns = (each[begin:end] for each in (taken.times, taken.fulfilled, taken.values))
+    rows = list(map(Row._make, zip(count(first), *columns)))
+    if taken.gaps is None:
+        search.take_rows(rows)
+        return
+    for row, gap in zip(rows, taken.gaps[begin:end], strict=True):
+        if gap != _NO_GAP:
+            search.leave_out(gap)
+        search.take_rows((row,))
+
+
+def _last_row(state: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+    """The last one of the rows of a key that are kept, if there is any."""
+    return tuple(values[-1] for values in state[3:]) if state is not None and state[1] else None
+
+
+class _Deadlines:
+    """Deadlines of keys, of which some may have ceased to be theirs. Those that are near to each other lie together."""
+
+    def __init__(self) -> None:
+        self._keys: dict[int, dict[Any, int]] = {}
+        self._order: list[int] = []
+        """A heap of what they lie by."""
+
+    def add(self, key: Any, deadline: int) -> None:
+        """A key has a deadline."""
+        near = deadline >> _NEAR
+        if near not in self._keys:
+            self._keys[near] = {}
+            heapq.heappush(self._order, near)
+        self._keys[near][key] = deadline
+
+    def due(self, after: int) -> Iterator[list[Any]]:
+        """Take out the keys that have deadlines up to `after`."""
+        last = after >> _NEAR
+        while self._order and self._order[0] < last:
+            yield list(self._keys.pop(heapq.heappop(self._order)))
+        keys = self._keys.get(last, {})
+        due = [key for key, deadline in keys.items() if deadline <= after]
+        for key in due:
+            del keys[key]
+        yield due
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._keys.clear()
+        self._order.clear()
 
 
 class _Begun:
     """The partial matches of all keys: how many there are, and with which times the earliest one of each key begins."""
 
-    def __init__(self, search: type[_KeySearch]) -> None:
+    def __init__(self, search: AnySearch) -> None:
         self._search = search
         self._number = 0
         self._times = Earliest()
+        self._come: list[int] = []
+        self._gone: list[int] = []
+        """What is not in `_times` yet."""
 
     def add(self, numbers: Sequence[int], times: Sequence[int]) -> None:
         """Of a key there is what is packed as these integers, and the times of its rows."""
         number, first = self._search.begun(numbers)
         self._number += number
         if first is not None:
-            self._times.add(times[first])
+            self._come.append(times[first])
 
     def remove(self, numbers: Sequence[int], times: Sequence[int]) -> None:
         """What was added of a key is no more."""
         number, first = self._search.begun(numbers)
         self._number -= number
         if first is not None:
-            self._times.remove(times[first])
+            self._gone.append(times[first])
 
     def clear(self) -> None:
         """No key has any."""
         self._number = 0
         self._times.clear()
+        self._come, self._gone = [], []
 
     def show(self, metrics: OperatorMetrics, watermark: int) -> None:
         """Tell of them, as they are when event time has come to `watermark`."""
+        self._times.add(self._come)
+        self._times.remove(self._gone)
+        self._come, self._gone = [], []
         first = self._times.second
         metrics.partial_matches = self._number
         metrics.partial_match_age_s = 0 if first is None else max(0, watermark // 1_000_000 - first)
@@ -545,8 +452,9 @@ class _Gaps:
         first_left_out = np.maximum(np.concatenate([[-1], last[:-1]]) + 1, np.repeat(begins, lengths))
         self.kept = np.flatnonzero(kept)
         before = np.where(first_left_out < places, times[first_left_out], _NO_GAP)
-        self.before: list[int] = before[self.kept].tolist()
-        """The time of the first row that is left out right before each that is kept, or `_NO_GAP`."""
+        before = before[self.kept]
+        self.before: list[int] | None = before.tolist() if (before != _NO_GAP).any() else None
+        """The time of the first row that is left out right before each that is kept, or `_NO_GAP`; None if none is."""
         behind = np.maximum(last[ends - 1] + 1, begins)
         self.behind: list[int] = np.where(behind < ends, times[np.minimum(behind, len(times) - 1)], _NO_GAP).tolist()
         """The same behind the last one that is kept of each key."""
