@@ -312,6 +312,10 @@ SELECT * FROM events MATCH_RECOGNIZE (
 """
 
 
+def is_higher(row: Event, matched: dict[str, list[Event]]) -> bool:
+    return row.value > matched["high"][-1].value
+
+
 def matched(p: Pipeline, out: Path, rate: float | None) -> None:
     """Patterns that look back, with everything that may become of matches."""
     keyed = p.read(source(rate)).key_by("key")
@@ -319,7 +323,7 @@ def matched(p: Pipeline, out: Path, rate: float | None) -> None:
     rises = keyed.match(RISES, within="40s").timed_out_to(OVER).select("key", **found).uid("rises")
     rises.write(files.Sink(out / "rises"))
     rises.side(OVER).write(files.Sink(out / "over"))
-    quiet = Pattern.begin("high", col("value") > 60).not_followed_by("higher", col("value") > col("high.value"))
+    quiet = Pattern.begin("high", col("value") > 60).not_followed_by("higher", is_higher)
     quiet_rows = keyed.match(quiet, within="15s", after_match="past_last_row").select("key", "number", "value")
     quiet_rows.uid("quiet").write(files.Sink(out / "quiet"))
     read = p.read(source(rate))

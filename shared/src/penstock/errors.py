@@ -110,6 +110,11 @@ def described(error: BaseException) -> str:
         return f"{type(error).__name__} (its str() raised {type(failure).__name__})"
 
 
+def function_name(function: object) -> str:
+    """A function as people know it."""
+    return getattr(function, "__qualname__", None) or type(function).__qualname__
+
+
 def shown(value: object) -> str:
     """Its `repr()`, also where that raises."""
     try:

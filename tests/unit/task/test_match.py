@@ -170,12 +170,20 @@ RISES = Pattern.begin("low", col("value") < 3).next(
     "high", col("value") > col("low.value"), times=(1, None), repeated="next"
 )
 LATER = Pattern.begin("low", col("value") < 3).followed_by("high", col("value") > col("low.value").max())
+LATER_BY_FUNCTIONS = Pattern.begin("low", lambda row: row.value is not None and row.value < 3).followed_by(
+    "high", lambda row, matched: row.value is not None and row.value > max(low.value for low in matched["low"])
+)
 PATTERNS: dict[str, tuple[Callable[[], Node], Any, Any]] = {
     "rises": (lambda: node_of(RISES, None, "no_skip"), rising, still_rising),
     "climbs": (lambda: node_of_sql(CLIMBS), climbing, still_climbing),
     "falls": (lambda: node_of_sql(FALLS), falling, still_falling),
     "later": (
         lambda: node_of(LATER, None, "no_skip"),
+        lambda rows: [first_after(rows, place) for place in range(len(rows))],
+        still_alone,
+    ),
+    "later by functions": (
+        lambda: node_of(LATER_BY_FUNCTIONS, None, "no_skip"),
         lambda rows: [first_after(rows, place) for place in range(len(rows))],
         still_alone,
     ),
@@ -486,6 +494,68 @@ def test_patterns_are_as_large_as_the_documentation_says(make: Any, most: int, m
 def test_rows_without_event_time_have_no_order() -> None:
     with pytest.raises(PipelineError, match="match: the stream has no event time"):
         Pipeline("p").read(iterables.Source([Login("u", "x", 1.0, START)])).key_by("user").match(A).select("user")
+
+
+# -- functions as conditions -------------------------------------------------------------------------------------------
+
+
+def fails(login: Login) -> bool:
+    return login.status == "fail"
+
+
+def is_twice_the_last(login: Login, matched: dict[str, list[Login]]) -> bool:
+    return login.amount >= 2 * matched["fails"][-1].amount and not matched["ok"]
+
+
+def test_functions_and_expressions_are_conditions_of_one_pattern() -> None:
+    pattern = (
+        Pattern.begin("fails", fails, times=(1, None), repeated="next", until=lambda login: login.amount > 2)
+        .not_followed_by("reset", lambda login: login.status == "reset")
+        .followed_by("ok", is_twice_the_last)
+        .next("other", col("status") == "other")
+    )
+    assert str(pattern).startswith("fails[fails(row)]{1,} next until ")
+    found = logins("ffxrffxx").match(pattern).select(n=col("fails").count(), ok=col("ok.amount"))
+    assert found.collect().rows() == [(1, 1.0)]
+
+
+def test_a_function_reads_the_class_of_the_rows_that_are_kept() -> None:
+    seen: list[Any] = []
+
+    def look(row: Any, matched: dict[str, list[Any]]) -> bool:
+        seen.extend([row, *matched["low"]])
+        return len(matched["low"]) == 1
+
+    harness = OperatorHarness(node_of(Pattern.begin("low").next("high", look), None, "no_skip"), max_parallelism=8)
+    harness.frame(frame_of([("k", 1, 5, 1)]))
+    harness.watermark(SECOND)
+    harness = harness.restored(harness.freeze()())
+    harness.frame(frame_of([("k", 2, None, 2)]))
+    harness.watermark(MAX_WATERMARK)
+    assert [(row.key, row.number, row.value, row.at) for row in seen] == [
+        ("k", 2, None, datetime.fromtimestamp(2, UTC)), ("k", 1, 5, datetime.fromtimestamp(1, UTC))
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda row: row.amount, r"the condition .*<lambda> returned 0.0, not True or False; row: Login\(user='u'"),
+        (lambda row: 1 / row.amount > 0, "the condition .*<lambda> raised ZeroDivisionError: .*; row: Login"),
+        (lambda row, matched: matched["b"][0], "the condition .*<lambda> raised IndexError: .*; row: Login"),
+        (lambda row, matched: None, "the condition .*<lambda> returned None, not True or False"),
+    ],
+)
+def test_a_function_that_does_not_say_yes_or_no_fails_the_job(function: Any, message: str) -> None:
+    with pytest.raises(UserCodeError, match=rf"^match \(\w+-match\): {message}"):
+        logins("ff").match(Pattern.begin("a", function).next("b")).select(x=col("a.status")).collect()
+
+
+def test_a_function_takes_a_row_or_also_the_rows_before() -> None:
+    with pytest.raises(PipelineError, match="write a function of one argument or of two"):
+        Pattern.begin("a", lambda: True)
+    with pytest.raises(PipelineError, match="write a function of one argument or of two"):
+        Pattern.begin("a").not_next("b", lambda one, two, three: True)
 
 
 # -- MATCH_RECOGNIZE ---------------------------------------------------------------------------------------------------

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from penstock.core.arguments import checked
 from penstock.core.times import Duration, duration_us
-from penstock.errors import PipelineError
+from penstock.errors import PipelineError, function_name
 from penstock.expressions import Expr
 from penstock.functions.patterns.definitions import (
     Alternatives,
@@ -15,6 +17,7 @@ from penstock.functions.patterns.definitions import (
     Forbidden,
     Group,
     Part,
+    Predicate,
     Skip,
     Times,
     Variable,
@@ -24,6 +27,8 @@ from penstock.functions.patterns.describing import text_of
 
 Often = int | tuple[int, int | None]
 """How often a part occurs: a number, or the least and the greatest one, None for any."""
+Condition = Expr | Callable[..., bool]
+"""An expression, or a function of a row, or of a row and the rows that are matched before it."""
 AfterMatch = Literal["no_skip", "to_next", "past_last_row"] | tuple[Literal["to_first", "to_last"], str]
 _SKIPS: Final = {"no_skip": Skip("none"), "to_next": Skip("next"), "past_last_row": Skip("past_last")}
 
@@ -36,6 +41,10 @@ class Pattern:
     A condition is an expression of the columns of the row. It may look back, at the rows that are matched before:
     `col("fails.amount")` is of the last row called `fails`, `col("fails.amount").sum()` an aggregate of all of them so
     far, and `col("fails").count()` their number.
+
+    Where an expression does not do, a condition is a Python function that says True or False of a row. If it takes two
+    arguments, the second one is a dict of the rows that are matched before: by every name of the pattern a list. It
+    should say the same of the same rows whenever it is asked. Expressions are much faster.
 
     What follows is as near as the method says:
 
@@ -56,13 +65,13 @@ class Pattern:
     @checked
     def begin(
         part: str | Pattern,
-        condition: Expr | None = None,
+        condition: Condition | None = None,
         *,
         times: Often = 1,
         optional: bool = False,
         repeated: Contiguity = "followed_by",
         greedy: bool = False,
-        until: Expr | None = None,
+        until: Condition | None = None,
     ) -> Pattern:
         """A pattern that begins with these rows.
 
@@ -97,13 +106,13 @@ class Pattern:
     def next(
         self,
         part: str | Pattern,
-        condition: Expr | None = None,
+        condition: Condition | None = None,
         *,
         times: Often = 1,
         optional: bool = False,
         repeated: Contiguity = "followed_by",
         greedy: bool = False,
-        until: Expr | None = None,
+        until: Condition | None = None,
         within: Duration | None = None,
     ) -> Pattern:
         """The row right behind: strict contiguity.
@@ -116,13 +125,13 @@ class Pattern:
     def followed_by(
         self,
         part: str | Pattern,
-        condition: Expr | None = None,
+        condition: Condition | None = None,
         *,
         times: Often = 1,
         optional: bool = False,
         repeated: Contiguity = "followed_by",
         greedy: bool = False,
-        until: Expr | None = None,
+        until: Condition | None = None,
         within: Duration | None = None,
     ) -> Pattern:
         """The next row that fulfils the condition: relaxed contiguity. Arguments as those of `Pattern.next`."""
@@ -131,34 +140,34 @@ class Pattern:
     def followed_by_any(
         self,
         part: str | Pattern,
-        condition: Expr | None = None,
+        condition: Condition | None = None,
         *,
         times: Often = 1,
         optional: bool = False,
         repeated: Contiguity = "followed_by",
         greedy: bool = False,
-        until: Expr | None = None,
+        until: Condition | None = None,
         within: Duration | None = None,
     ) -> Pattern:
         """Any later row that fulfils the condition: non-deterministic relaxed contiguity. Arguments as those of
         `Pattern.next`."""
         return self._and(_part(part, condition, "followed_by_any", times, optional, repeated, greedy, until, within))
 
-    def not_next(self, name: str, condition: Expr) -> Pattern:
+    def not_next(self, name: str, condition: Condition) -> Pattern:
         """The row right behind must not fulfil the condition.
 
         Behind a part that is repeated that holds of the row behind each occurrence that could be the last one.
         """
-        return self._and(Part(Forbidden(name, condition, immediately=True)))
+        return self._and(Part(Forbidden(name, _condition(condition), immediately=True)))
 
-    def not_followed_by(self, name: str, condition: Expr) -> Pattern:
+    def not_followed_by(self, name: str, condition: Condition) -> Pattern:
         """No row up to what follows, that one included, must fulfil the condition.
 
         Behind a part that is repeated none must come between its occurrences either.
 
         At the end of a pattern, which has to have a time then (`match(within=)`), none must come before that is over.
         """
-        return self._and(Part(Forbidden(name, condition, immediately=False)))
+        return self._and(Part(Forbidden(name, _condition(condition), immediately=False)))
 
     def _and(self, part: Part) -> Pattern:
         return Pattern(Group((*self.group.parts, part)))
@@ -173,8 +182,8 @@ class Pattern:
 
 
 def _part(
-    part: str | Pattern, condition: Expr | None, contiguity: Contiguity, times: Often, optional: bool,
-    repeated: Contiguity, greedy: bool, until: Expr | None, within: Duration | None,
+    part: str | Pattern, condition: Condition | None, contiguity: Contiguity, times: Often, optional: bool,
+    repeated: Contiguity, greedy: bool, until: Condition | None, within: Duration | None,
 ) -> Part:  # fmt: skip
     name = part if isinstance(part, str) else "a group"
     least, most = (times, times) if isinstance(times, int) else _bounds(times)
@@ -190,12 +199,37 @@ def _part(
         group = part.group
         body = group.parts[0].body if len(group.parts) == 1 and _is_alternatives(group.parts[0]) else group
     else:
-        body = Variable(part, condition)
-    often = Times(0 if optional else least, most, repeated, greedy, until)
+        body = Variable(part, None if condition is None else _condition(condition))
+    often = Times(0 if optional else least, most, repeated, greedy, None if until is None else _condition(until))
     if optional and least > 1:
         many = Part(body, contiguity, replace(often, least=least))
         return Part(Group((many,)), contiguity, Times(0, 1, greedy=greedy), _within(within))
     return Part(body, contiguity, often, _within(within))
+
+
+def _condition(condition: Condition) -> Expr | Predicate:
+    """A condition as the search takes it.
+
+    Raises:
+        PipelineError: a function takes neither one argument nor two.
+    """
+    if isinstance(condition, Expr):
+        return condition
+    takes = [number for number in (1, 2) if _takes(condition, number)]
+    if not takes:
+        raise PipelineError(
+            f"match: the condition {function_name(condition)} takes a row, or a row and the rows that are matched before "
+            "it; write a function of one argument or of two"
+        )
+    return Predicate(condition, looks_back=takes == [2])
+
+
+def _takes(function: Callable[..., bool], number: int) -> bool:
+    try:
+        inspect.signature(function).bind(*range(number))
+    except TypeError:
+        return False
+    return True
 
 
 def _bounds(times: tuple[object, ...]) -> tuple[int, int | None]:

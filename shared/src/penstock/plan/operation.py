@@ -128,11 +128,6 @@ def columns_read(expressions: Iterable[Expr]) -> frozenset[str]:
     return frozenset[str]().union(*map(columns_of, expressions))
 
 
-def function_name(function: Any) -> str:
-    """A function as people know it."""
-    return getattr(function, "__qualname__", None) or type(function).__qualname__
-
-
 def joined(reasons: Iterable[str]) -> str:
     """Several ends of sentences as one, each once."""
     return "; ".join(dict.fromkeys(reason for reason in reasons if reason))

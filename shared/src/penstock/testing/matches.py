@@ -23,8 +23,9 @@ from penstock.functions.patterns.definitions import Skip
 from penstock.functions.patterns.describing import SIGNS
 from penstock.functions.patterns.looking_back import Remembered
 from penstock.functions.patterns.matching import KeySearch, Link, Match, Partial, Row, Search
+from penstock.functions.patterns.references import ROWS
 from penstock.plan.operations.match_rows import MatchRows
-from penstock.types import TIMESTAMP, Schema, attribute_of, polars_type, schema_of
+from penstock.types import TIMESTAMP, Schema, attribute_of, polars_type, row_class, schema_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -84,7 +85,7 @@ def explain_match(
     within_us = None if within is None else duration_us(within, "explain_match: within", positive=True)
     given = _Given.of(rows, schema, event_time)
     operation = MatchRows(pattern.group, (("n", count()),), skip_of(after_match), within_us)
-    searching = Searching(operation, given.schema)
+    searching = Searching(operation, given.schema, given.row_type)
     try:
         return "\n".join(_Explained(searching, given).lines())
     except pl.exceptions.PolarsError as error:
@@ -99,6 +100,11 @@ class _Given:
     schema: Schema
     event_time: str
     frame: pl.DataFrame
+
+    @property
+    def row_type(self) -> type[Any]:
+        """What predicates get rows as."""
+        return row_class(self.schema) if isinstance(self.rows[0], Mapping) else type(self.rows[0])
 
     @classmethod
     def of(cls, rows: Sequence[Any], schema: Any, event_time: str | None) -> _Given:
@@ -165,8 +171,6 @@ class _Explained:
     """A pattern searched for in rows, of which every step is looked at."""
 
     def __init__(self, searching: Searching, given: _Given) -> None:
-        from penstock.state.number_columns import tuples_of  # loads Polars
-
         self._given = given
         self._plan = searching.plan
         self._search = cast("Search[Automaton]", searching.search)
@@ -175,7 +179,7 @@ class _Explained:
         """Of every row in order of event time its place among those that are given."""
         frame = given.frame[self._places]
         times, fulfilled = frame[given.event_time].to_physical().to_list(), searching.fulfilled(frame).tolist()
-        values = tuples_of(frame.select(searching.values).get_columns(), frame.height)
+        values = searching.values_of(frame, frame.select(searching.values))
         self._rows = [Row(number, *row) for number, row in enumerate(zip(times, fulfilled, values, strict=True))]
 
     def lines(self) -> Iterator[str]:
@@ -295,12 +299,15 @@ class _Explained:
             *(columns_of(part) for part in (found.alone, found.looking_back) if part is not None)
         )
         columns = [name for name in self._given.schema.names if name in read and name not in asked]
+        if found.predicate is not None:
+            columns = list(self._given.schema.names)
         parts = [
             f"{self._name(row)}: {self._given.shown(self._places[row.number], columns)}" for row in rows if columns
         ]
         if len(parts) > _SHOWN:
             parts = [*parts[:_SHOWN], "..."]
-        parts += [f"{_asked(each)} = {_shown(self._remembered(each, memory))}" for each in asked.values()]
+        told = (each for each in asked.values() if each.function != ROWS)  # the rows are named before
+        parts += [f"{_asked(each)} = {_shown(self._remembered(each, memory))}" for each in told]
         return f" ({'; '.join(parts)})" if parts else ""
 
     def _remembered(self, asked: Asked, memory: tuple[Any, ...]) -> Any:

@@ -23,6 +23,7 @@ from penstock.functions.patterns.definitions import (
     Forbidden,
     Group,
     Part,
+    Predicate,
     Variable,
     variables,
 )
@@ -75,7 +76,7 @@ class Position:
 class Automaton:
     """A pattern that has been compiled."""
 
-    conditions: tuple[Expr | None, ...]
+    conditions: tuple[Expr | Predicate | None, ...]
     """What positions and guards name by number; None: every row fulfils it."""
     positions: tuple[Position, ...]
     """The first one is `START` and has no row."""
@@ -198,7 +199,7 @@ class _End:
 
 @dataclass
 class _Builder:
-    conditions: list[Expr | None] = field(default_factory=lambda: [None])
+    conditions: list[Expr | Predicate | None] = field(default_factory=lambda: [None])
     positions: list[Position] = field(default_factory=lambda: [Position("", 0, None)])
     edges: dict[int, dict[Edge, None]] = field(default_factory=dict[int, dict[Edge, None]])
     _known: dict[_Path, int] = field(default_factory=dict[_Path, int])
@@ -325,7 +326,7 @@ class _Builder:
             body, path = body.parts[0].body, (*path, 0, 1)
         return [replace(end, yields_to=(*end.yields_to, self._known[path])) for end in ends]
 
-    def _condition(self, condition: Expr | None) -> int:
+    def _condition(self, condition: Expr | Predicate | None) -> int:
         for number, known in enumerate(self.conditions):
             if known is condition:
                 return number

@@ -10,11 +10,11 @@ The words are those of Flink's CEP library. Two rows of a match that follow each
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from penstock.errors import PipelineError
+from penstock.errors import PipelineError, function_name
 
 if TYPE_CHECKING:
     from penstock.expressions import Expr
@@ -25,11 +25,24 @@ Contiguity = Literal["next", "followed_by", "followed_by_any"]
 
 
 @dataclass(frozen=True, eq=False)
+class Predicate:
+    """A condition that is a Python function."""
+
+    function: Callable[..., Any]
+    """Of a row; or of a row and of the rows that are matched before it, a list of them by every name."""
+    looks_back: bool
+    """Whether it takes the rows that are matched before."""
+
+    def __str__(self) -> str:
+        return f"{function_name(self.function)}({'row, matched' if self.looks_back else 'row'})"
+
+
+@dataclass(frozen=True, eq=False)
 class Variable:
     """Rows of a match that have a name in common."""
 
     name: str
-    condition: Expr | None
+    condition: Expr | Predicate | None
     """None: every row fulfils it."""
 
 
@@ -41,7 +54,7 @@ class Forbidden:
     must not be right behind those occurrences, of which one could be the last."""
 
     name: str
-    condition: Expr
+    condition: Expr | Predicate
     immediately: bool
     """Only the row right behind the part before must not be one."""
 
@@ -73,7 +86,7 @@ class Times:
     """Of one occurrence and the next."""
     greedy: bool = False
     """Whether a match goes on behind the part only if no further occurrence comes first, which may be the first one."""
-    until: Expr | None = None
+    until: Expr | Predicate | None = None
     """A row that fulfils it is no occurrence, and none follows those before it. Before the first one it ends them if it
     would have been that one, unless any later row would do."""
 

@@ -91,7 +91,7 @@ class Remembered:
 
     Args:
         asked: what it is.
-        place: of the value among those of a row; None: rows are counted.
+        place: of the value among those of a row, of a row as an object -1; None: rows are counted.
         type: of the value that is asked for.
     """
 
@@ -112,6 +112,8 @@ class Remembered:
                 return memory if memory is not None and len(memory) == most else (*(memory or ()), value)
             case "last":
                 return (*(memory or ()), value)[-most:]
+            case "rows":
+                return (*(memory or ()), value)
             case "count":
                 return (memory or 0) + (value is not None)
             case "min" | "max":
@@ -126,6 +128,8 @@ class Remembered:
     def value(self, memory: Any) -> Any:
         """What is asked for."""
         match self.asked.function:
+            case "rows":
+                return list(memory or ())
             case "count":
                 return memory or 0
             case "first" | "last":

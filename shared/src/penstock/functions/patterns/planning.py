@@ -134,6 +134,9 @@ def check_condition(condition: Condition, schema: Schema, asked: dict[Asked, Dat
     """
     if condition.alone is not None:
         check_predicate(condition.alone, schema, _VERB)
+    if condition.predicate is not None:
+        asked.update((each, BOOLEAN) for _, each in condition.asked)
+        return condition
     kinds: dict[str, DataType] = {}
     for text, each in condition.asked:
         argument = INT64 if each.argument is None else output_field(Expr(each.argument), schema, _VERB, "it").type

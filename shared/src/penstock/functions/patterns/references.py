@@ -22,6 +22,7 @@ from typing import Literal as OneOf
 from penstock.errors import PipelineError, nearest
 from penstock.expressions import Expr
 from penstock.expressions.nodes import Aggregate, Call, Case, Column, Literal, Node, Option, walk, with_parts
+from penstock.functions.patterns.definitions import Predicate
 from penstock.types import Schema
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ NUMBER: Final = "number of the match"
 """The column of matched rows that says the number of the match among those of its key."""
 SEEN: Final = "row is seen"
 """The column of matched rows that says whether each is up to the row that is measured."""
+ROWS: Final = "rows"
+"""What a predicate asks for: the rows of a variable, as objects."""
 _NOT_IN_NAMES: Final = re.compile(r"[\"'\\^$]|[\x00-\x1f]")
 _OF_ROWS: Final = frozenset({"first", "last", "collect"})
 """Aggregates to which null is a value, so that they are told which rows count."""
@@ -85,7 +88,9 @@ class Condition:
     looking_back: Expr | None
     """What looks back, with columns in place of what is asked."""
     asked: tuple[tuple[str, Asked], ...]
-    """What is asked, by the names of those columns."""
+    """What is asked, by the names of those columns; if a predicate looks back, the rows of variables by their names."""
+    predicate: Predicate | None = None
+    """Instead of both parts."""
 
 
 class References:
@@ -221,12 +226,15 @@ class References:
 
     # -- conditions -----------------------------------------------------------------------------------------------------
 
-    def condition(self, expr: Expr) -> Condition:
+    def condition(self, expr: Expr | Predicate) -> Condition:
         """A condition, taken apart.
 
         Raises:
             PipelineError: it names what is not there, or asks of rows what cannot be remembered from row to row.
         """
+        if isinstance(expr, Predicate):
+            names = self._variables if expr.looks_back else ()
+            return Condition(None, None, tuple((name, Asked(ROWS, (name,), None)) for name in names), expr)
         alone: list[Node] = []
         looking_back: list[Node] = []
         asked: dict[str, Asked] = {}

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 from penstock.core.times import MIN_WATERMARK
 from penstock.errors import PipelineError, UserCodeError
 from penstock.functions.patterns.automaton import MOST_POSITIONS, START, Position, bits_of
-from penstock.functions.patterns.definitions import Alternatives, Group, Part, Variable
+from penstock.functions.patterns.definitions import Alternatives, Group, Part, Predicate, Variable
 from penstock.functions.patterns.matching import Link, Match, Partial, Row, RowSearch, Search
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _MOST_REACHED: Final = 10_000
 class RegularAutomaton:
     """A regular expression over rows that has been compiled."""
 
-    conditions: tuple[Expr | None, ...]
+    conditions: tuple[Expr | Predicate | None, ...]
     """What positions name by number; None: every row fulfils it."""
     positions: tuple[Position, ...]
     """The first one is `START` and has no row."""
@@ -188,7 +188,7 @@ def _following(place: _Place) -> list[int | None]:
 class _Builder:
     """Makes a pattern from its end to its beginning: each part is told what comes behind it."""
 
-    conditions: list[Expr | None] = field(default_factory=lambda: [None])
+    conditions: list[Expr | Predicate | None] = field(default_factory=lambda: [None])
     numbers: dict[str, int] = field(default_factory=dict[str, int])
     """The places of the conditions by variables: also of those that have none yet, for rows that were kept know their
     conditions by number."""

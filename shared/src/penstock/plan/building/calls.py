@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from penstock.core.times import Duration, duration_us
-from penstock.errors import PipelineError
+from penstock.errors import PipelineError, function_name
 from penstock.plan.building.functions import returned_class
-from penstock.plan.operation import function_name
 from penstock.plan.operations.calls import CallSettings
 
 

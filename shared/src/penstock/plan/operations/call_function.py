@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.plan.operation import Columns, Operation, Settings, UpsertKey, function_name
+from penstock.errors import function_name
+from penstock.plan.operation import Columns, Operation, Settings, UpsertKey
 from penstock.plan.traits import Traits, per_row
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.plan.operation import Columns, Operation, Settings, UpsertKey, function_name
+from penstock.errors import function_name
+from penstock.plan.operation import Columns, Operation, Settings, UpsertKey
 from penstock.plan.operations.calls import CallSettings
 from penstock.plan.traits import Traits, per_row
 from penstock.types import schema_to_json

@@ -7,10 +7,9 @@ from typing import Any, cast
 import polars as pl
 
 from penstock.core.batches import hidden_of
-from penstock.errors import UserCodeError, described, shown, without_context
+from penstock.errors import UserCodeError, described, function_name, shown, without_context
 from penstock.observability.user_frames import place_of
 from penstock.plan.logical import Node
-from penstock.plan.operation import function_name
 from penstock.plan.operations.call_function import CallFunction
 from penstock.task.operator import Operator, Output
 from penstock.types import polars_type

@@ -23,14 +23,14 @@ import polars as pl
 
 from penstock.core.batches import EVENT_TIME, WATERMARK, hidden_of
 from penstock.core.times import MIN_WATERMARK
-from penstock.errors import PipelineError, described
+from penstock.errors import PipelineError, described, function_name
 from penstock.plan.logical import Node
 from penstock.plan.operations.calls import CallSettings
 from penstock.plan.operations.map_async import MapAsync
 from penstock.state.segments import PENDING, decode_segment, encode_segment
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.async_calls import Call, Caller
-from penstock.task.operators.rowwise import ROWS_PER_CHUNK, function_name, written
+from penstock.task.operators.rowwise import ROWS_PER_CHUNK, written
 from penstock.task.rows import RowReader, RowWriter
 
 ROWS_BEFORE_BARRIER: Final = 65_536

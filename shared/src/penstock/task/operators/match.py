@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import count, islice, repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
@@ -26,7 +26,7 @@ from penstock.functions.patterns.matching import Match, Partial, Row, RowSearch
 from penstock.plan.logical import Node
 from penstock.plan.operations.match_rows import MatchRows
 from penstock.state.columns import canonical_keys, key_values
-from penstock.state.number_columns import of_numbers, tuples_of
+from penstock.state.number_columns import of_numbers
 from penstock.state.segments import decode_segments
 from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, PassingOperator, RestoredState
 from penstock.task.operators.earliest import Earliest
@@ -74,7 +74,7 @@ class MatchOperator(PassingOperator):
         operation, source = cast("MatchRows", node.operation), node.inputs[0]
         self._operator = node.operator_id
         self._where = f"{node.verb} ({node.operator_id})"
-        self._searching = Searching(operation, source.schema)
+        self._searching = Searching(operation, source.schema, source.row_type)
         self._within_us = operation.within_us
         self._rowtime = None if operation.regular is None else operation.regular.rowtime
         self._timed_out = None if operation.timed_out is None else operation.timed_out.name
@@ -161,21 +161,23 @@ class MatchOperator(PassingOperator):
         order = groups[_PLACE].explode().to_numpy()
         times, fulfilled = due[EVENT_TIME].to_numpy()[order], fulfilled[order]
         gaps = _Gaps(times, self._searching.counts(fulfilled), groups[_PLACE].list.len().to_numpy().astype(np.int64))
-        rows, fulfilled = due[order[gaps.kept]].select(self._searching.values), fulfilled[gaps.kept]
+        rows, fulfilled = due[order[gaps.kept]], fulfilled[gaps.kept]
+        selected = rows.select(self._searching.values)
         if self._searching.right_before:
             lengths = np.array(gaps.lengths)
             begins = (np.cumsum(lengths) - lengths)[lengths > 0]
             with_rows = (states[place] for place, number in zip(looked_at, gaps.lengths, strict=True) if number)
-            fulfilled &= self._searching.fulfilled_behind(rows, begins, [_last_row(state) for state in with_rows])
-        values = list(tuples_of(rows.get_columns(), len(fulfilled)))
+            fulfilled &= self._searching.fulfilled_behind(selected, begins, [_last_row(state) for state in with_rows])
+        values = self._searching.values_of(rows, selected)
         taken = _Taken(times[gaps.kept].tolist(), fulfilled.tolist(), values, gaps.before)
         end = 0
-        for place, number, behind in zip(looked_at, gaps.lengths, gaps.behind, strict=True):
+        objects = self._objects(states[place] for place in looked_at)
+        for place, number, behind, kept in zip(looked_at, gaps.lengths, gaps.behind, objects, strict=True):
             state, begin, end = states[place], end, end + number
             if state is None and number == 1 and behind == _NO_GAP and self._is_put(keys[place], taken, begin):
                 continue
             if number or state is None or self._searching.key_search.minds_gaps(state[0]):
-                search, first = self._opened(state)
+                search, first = self._opened(state, kept)
                 _search_rows(search, taken, begin, end, first)
                 if behind != _NO_GAP:
                     search.leave_out(behind)
@@ -193,11 +195,17 @@ class MatchOperator(PassingOperator):
         )
         return True
 
-    def _opened(self, state: tuple[Any, ...] | None) -> tuple[RowSearch, int]:
+    def _objects(self, states: Iterable[tuple[Any, ...] | None]) -> list[list[Any]]:
+        """Of keys the rows that are kept as objects, as far as these are read."""
+        return self._searching.objects_of([None if state is None else state[3:] for state in states])
+
+    def _opened(self, state: tuple[Any, ...] | None, objects: list[Any]) -> tuple[RowSearch, int]:
         """The search in the rows of a key, and the number of its next row."""
         if state is None:
             return self._searching.key_search(self._searching.search), 0
         numbers, times, _, *values = state
+        if objects:
+            values.append(objects)
         every = zip(*values, strict=True) if values else [()] * len(times)
         rows = [Row(number, time, 0, row) for number, (time, row) in enumerate(zip(times, every, strict=True))]
         return self._searching.key_search.unpacked(self._searching.search, rows, numbers), len(rows)
@@ -241,14 +249,15 @@ class MatchOperator(PassingOperator):
         """All rows up to `reached` have come."""
         after = reached if reached == MAX_WATERMARK else reached + 1
         for due in self._deadlines.due(after):
-            for key, state in zip(due, self._table.rows(due), strict=True):
+            states = self._table.rows(due)
+            for key, state, objects in zip(due, states, self._objects(states), strict=True):
                 if state is None or state[2] is None or state[2] > after:
                     continue
                 if self._is_over(state, after):
                     self._begun.remove(state[0], state[1])
                     self._removed.append(key)
                 else:
-                    search, _ = self._opened(state)
+                    search, _ = self._opened(state, objects)
                     search.pass_time(after)
                     self._put(key, state, search)
             self._write()
@@ -262,10 +271,11 @@ class MatchOperator(PassingOperator):
     def _end(self) -> None:
         """No row comes any more: what waits for earlier matches, or for a row that must not come, is decided."""
         keys = self._table.all_keys()
-        for state in self._table.rows(keys):
+        states = self._table.rows(keys)
+        for state, objects in zip(states, self._objects(states), strict=True):
             if state is None or self._searching.key_search.is_fruitless(self._searching.search, state[0]):
                 continue
-            search, _ = self._opened(state)
+            search, _ = self._opened(state, objects)
             told = search.end()
             self._told += [(max(match.last.row.time, self._before_end + 1), match) for match in told]
         self._table.remove(keys)

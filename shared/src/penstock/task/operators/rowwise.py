@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from penstock.core.batches import EVENT_TIME, hidden_of, one_batch
-from penstock.errors import PenstockError, PipelineError, UserCodeError, described, shown
+from penstock.errors import PenstockError, PipelineError, UserCodeError, described, function_name, shown
 from penstock.observability.user_frames import place_of
 from penstock.plan.logical import Node
 from penstock.plan.operations.map_batches import MapBatches
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS_PER_CHUNK: Final = 1_024
-
-
-def function_name(function: Callable[..., Any]) -> str:
-    """What a function is called in messages."""
-    return getattr(function, "__qualname__", None) or type(function).__qualname__
 
 
 def chunks_of(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 import polars as pl
 
 from penstock.core.batches import EVENT_TIME, ROWS
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, function_name
 from penstock.functions.process_functions import ValueState
 from penstock.plan.logical import Node
 from penstock.plan.operations.running_aggregate import RunningAggregate
@@ -30,7 +30,7 @@ from penstock.task.keyed_states import KeyedBackend, keyed_backend
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.keyed_table import INDEX, WRITTEN, KeyedTable
 from penstock.task.operators.partials import Partials
-from penstock.task.operators.rowwise import chunks_of, function_name, raised
+from penstock.task.operators.rowwise import chunks_of, raised
 from penstock.task.rows import RowReader, RowWriter
 from penstock.types import polars_type
 

@@ -2,33 +2,39 @@
 
 Conditions that look at a row alone are computed as columns. So are those that ask for nothing but the row right before
 where a pattern is a regular expression, in which that is the row before in the match; all others are asked row by row.
+
+Predicates in Python get rows as objects. If one looks back, rows have themselves as an object behind their values, and
+all of their columns are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import polars as pl
 
+from penstock.errors import PenstockError, UserCodeError, described, function_name, shown
 from penstock.expressions import Expr, to_polars
 from penstock.functions.patterns.automaton import Automaton, bits_of
 from penstock.functions.patterns.definitions import Regular
 from penstock.functions.patterns.looking_back import Evaluator, Remembered, remembering, schema_of
-from penstock.functions.patterns.matching import KeySearch, Link, Match, Partial, Row, RowSearch, Search
-from penstock.functions.patterns.references import NUMBER, SEEN, VARIABLE
+from penstock.functions.patterns.matching import KeySearch, Link, LookingBack, Match, Partial, Row, RowSearch, Search
+from penstock.functions.patterns.references import NUMBER, ROWS, SEEN, VARIABLE, Asked
 from penstock.functions.patterns.regular import PreferredSearch
 from penstock.plan.operations.match_rows import MatchRows
-from penstock.state.number_columns import of_numbers
+from penstock.state.number_columns import of_numbers, tuples_of
+from penstock.task.rows import RowReader
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.expressions.aggregates import AggregatePlan
-    from penstock.functions.patterns.references import Asked, Condition
+    from penstock.functions.patterns.definitions import Predicate
+    from penstock.functions.patterns.references import Condition
     from penstock.functions.patterns.regular import RegularAutomaton
     from penstock.types import Schema
 
@@ -59,7 +65,7 @@ class AnySearch(Protocol):
 class Searching:
     """A pattern over rows of certain columns: what it needs of them, and how it is searched for."""
 
-    def __init__(self, operation: MatchRows, schema: Schema) -> None:
+    def __init__(self, operation: MatchRows, schema: Schema, row_type: type[Any]) -> None:
         plan = operation.plan(schema)
         self.plan = plan
         self.hidden: frozenset[int] | None = None
@@ -67,22 +73,38 @@ class Searching:
         self.names = [position.name for position in plan.automaton.positions]
         self.measures = [field.name for field in plan.fields]
         columns = {name: pl.col(name) for name in plan.measured}
-        places = dict.fromkeys(plan.asked)
+        predicates = [(number, each.predicate) for number, each in enumerate(plan.conditions) if each is not None]
+        self._predicates = {number: each for number, each in predicates if each is not None}
+        self._reader = RowReader(schema, row_type) if self._predicates else None
+        self.reads_rows = any(each.looks_back for each in self._predicates.values())
+        """Whether rows have themselves as an object behind their values."""
+        if self.reads_rows:
+            columns.update((name, pl.col(name)) for name in schema.names)
+        self._row_columns = [(name, [*columns].index(name)) for name in schema.names if self.reads_rows]
+        places = dict[Asked, int | None].fromkeys(plan.asked)
         for number, asked in enumerate(plan.asked):
             if asked.argument is not None:
                 name = f"{_ASKED}{number}"
                 columns[name] = to_polars(Expr(asked.argument), schema, "match").alias(name)
                 places[asked] = len(columns) - 1
+            elif asked.function == ROWS:
+                places[asked] = -1
         kept = len(columns)
         remembered = {
             asked: (number, Remembered(asked, places[asked], kind))
             for number, (asked, kind) in enumerate(plan.asked.items())
         }
-        looking_back: dict[int, Evaluator] = {}
+        looking_back: dict[int, LookingBack] = {}
         self.right_before: dict[int, _RightBefore] = {}
         """Conditions that ask for nothing but the row right before, by number."""
         for number, condition in enumerate(plan.conditions):
-            if condition is None or condition.looking_back is None:
+            if condition is None:
+                continue
+            if condition.predicate is not None and condition.predicate.looks_back:
+                looking_back[number] = _called(
+                    condition.predicate, {name: remembered[a] for name, a in condition.asked}
+                )
+            if condition.looking_back is None:
                 continue
             kinds = {text: plan.asked[asked] for text, asked in condition.asked}
             read = schema_of(condition.looking_back, schema, kinds)
@@ -136,7 +158,34 @@ class Searching:
         conditions = rows.select(expr.fill_null(value=False).alias(str(number)) for number, expr in self.alone.items())
         for name in conditions.columns:
             found |= conditions[name].to_numpy().astype(np.int64) << int(name)
+        alone = {number: each.function for number, each in self._predicates.items() if not each.looks_back}
+        objects = self._reader.rows(rows) if self._reader is not None and alone else []
+        for number, function in alone.items():
+            holds = np.array([_checked(function, row) for row in objects], np.int64)
+            found &= ~((1 - holds) << number)
         return found
+
+    def values_of(self, rows: pl.DataFrame, selected: pl.DataFrame) -> list[tuple[Any, ...]]:
+        """What rows are to the search, of which `selected` are the `values`."""
+        values = tuples_of(selected.get_columns(), rows.height)
+        if self._reader is None or not self.reads_rows:
+            return list(values)
+        return [(*each, row) for each, row in zip(values, self._reader.rows(rows), strict=True)]
+
+    def objects_of(self, kept: Sequence[Sequence[Sequence[Any]] | None]) -> list[list[Any]]:
+        """Of several keys the rows that are kept as objects, if predicates read them; else nothing.
+
+        Args:
+            kept: of every key a list for each column that is kept; None if there is nothing.
+        """
+        if self._reader is None or not self.reads_rows:
+            return [[] for _ in kept]
+        columns = [
+            of_numbers(name, list(chain.from_iterable(each[place] for each in kept if each)), self.types[name])
+            for name, place in self._row_columns
+        ]
+        objects = iter(self._reader.rows(pl.DataFrame(columns)))
+        return [list(islice(objects, len(each[0]) if each else 0)) for each in kept]
 
     def fulfilled_behind(
         self, rows: pl.DataFrame, begins: NDArray[np.int64], before: Sequence[tuple[Any, ...] | None]
@@ -171,7 +220,7 @@ class Searching:
         if self.search.looking_back.keys() & self.plan.automaton.asked_first:
             return None
         search = self.key_search(self.search)
-        search.take_rows([Row(0, 0, fulfilled, (None,) * len(self.values))])
+        search.take_rows([Row(0, 0, fulfilled, (None,) * (len(self.values) + 1))])
         rows, numbers = search.packed()
         return None if search.told or not rows else tuple(numbers)
 
@@ -237,6 +286,37 @@ class Measured(NamedTuple):
     """Of all rows of the match."""
     place: int
     """Of the row among them."""
+
+
+def _called(predicate: Predicate, rows: Mapping[str, tuple[int, Remembered]]) -> LookingBack:
+    """A predicate that looks back, with the place of what it is given in the memory."""
+
+    def holds(values: tuple[Any, ...], memory: tuple[Any, ...]) -> bool:
+        matched = {name: remembered.value(memory[place]) for name, (place, remembered) in rows.items()}
+        return _checked(predicate.function, values[-1], matched)
+
+    return holds
+
+
+def _checked(function: Callable[..., Any], row: Any, *matched: dict[str, list[Any]]) -> bool:
+    """What a predicate says of a row.
+
+    Raises:
+        UserCodeError: it raised, or did not say yes or no.
+    """
+    try:
+        found = function(row, *matched)
+    except PenstockError:
+        raise
+    except Exception as error:  # whatever the user's function raises
+        raise UserCodeError(
+            f"the condition {function_name(function)} raised {described(error)}; row: {shown(row)}"
+        ) from error
+    if not isinstance(found, bool | np.bool_):
+        raise UserCodeError(
+            f"the condition {function_name(function)} returned {shown(found)}, not True or False; row: {shown(row)}"
+        )
+    return bool(found)
 
 
 class _RightBefore(NamedTuple):
