@@ -707,13 +707,17 @@ def test_casts_that_there_are_not_are_refused() -> None:
         frame.select(to_polars(cast(argument_of("x", schema), INT64), schema, "test"))
 
 
+MOMENTS = ("NOW", "CURRENT_TIMESTAMP", "LOCALTIMESTAMP", "CURRENT_ROW_TIMESTAMP", "PROCTIME")
+CLOCK = (*MOMENTS, "CURRENT_DATE", "CURRENT_TIME")
+
+
 def test_every_function_is_tried() -> None:
     """Of the catalogue of SQL by one of its names, and of that of expressions what only SQL calls."""
     calls = [(name, given) for name, given, *_ in (*CASES, *MORE)]
-    named = {scalar(name).name for name, _ in calls} | {"RAND", "RAND_INTEGER", "UUID"}
+    named = {scalar(name).name for name, _ in calls} | {"RAND", "RAND_INTEGER", "UUID"} | {*CLOCK}
     assert {row.name for row in SCALAR.values()} - named == set()
     assert {row.name for row in AGGREGATES.values()} == {aggregate(name).name for name, *_ in AGGREGATED}
-    used: set[str] = {"sql.random", "sql.uuid", "sql.months"}
+    used: set[str] = {"sql.random", "sql.uuid", "sql.now", "sql.time_now", "sql.months"}
     with_options = [*((name, given, {}) for name, given, _ in CASES), *(case[:3] for case in MORE)]
     for name, given, options in with_options:
         parts = [part if isinstance(part, K | F) else f"c{place}" for place, part in enumerate(given)]
@@ -750,4 +754,18 @@ def test_random_functions_give_every_row_its_own() -> None:
     found = evaluate("UUID", {"x": rows}, [])
     assert len({uuid.UUID(text).version for text in found}) == 1
     assert len(set(found)) == 200
-    assert {name for name, row in SCALAR.items() if not row.deterministic} == {"RAND", "RAND_INTEGER", "UUID"}
+    assert {row.usage for row in CATALOGUE.values() if row.free} == {"RAND()", "UUID()", "NOW()", "CURRENT_TIME"}
+
+
+def test_functions_of_the_clock_give_when_a_row_is_processed() -> None:
+    before = datetime.now(UTC) - timedelta(milliseconds=1)
+    found = {name: evaluate(name, {"x": [0, 0]}, []) for name in (*MOMENTS, "CURRENT_DATE", "UNIX_TIMESTAMP")}
+    after = datetime.now(UTC)
+    for name in MOMENTS:
+        [moment, same] = found[name]
+        assert before <= moment == same <= after, name
+        assert moment.microsecond % 1_000 == 0
+    assert before.date() <= found["CURRENT_DATE"][0] <= after.date()
+    assert int(before.timestamp()) <= found["UNIX_TIMESTAMP"][0] <= after.timestamp()
+    [shown] = {*evaluate("LOCALTIME", {"x": [0, 0]}, [])}
+    assert (datetime.combine(after, shown, UTC) - after) % timedelta(days=1) < timedelta(minutes=5)

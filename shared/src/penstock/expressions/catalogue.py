@@ -25,6 +25,7 @@ from penstock.expressions import (
 )
 from penstock.expressions.aggregate_rules import AGGREGATES, OVER_ROWS
 from penstock.expressions.functions import Function
+from penstock.expressions.nodes import Call, Node, walk
 
 SECTIONS: Final[tuple[tuple[str, Sequence[Function]], ...]] = (
     ("Arithmetic", functions_numeric.ARITHMETIC),
@@ -84,6 +85,14 @@ def function(name: str) -> Function:
     if name not in CATALOGUE:
         raise PipelineError(f"there is no function {name!r}; {suggestion(name)}")
     return CATALOGUE[name]
+
+
+def free_function(node: Node) -> str | None:
+    """How a function is written that gives another value whenever it is computed, if the expression has one."""
+    for part in walk(node):
+        if isinstance(part, Call) and (row := CATALOGUE.get(part.function)) is not None and row.free:
+            return row.usage
+    return None
 
 
 def suggestion(name: str) -> str:

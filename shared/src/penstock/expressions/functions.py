@@ -46,7 +46,8 @@ class Function:
 
     `exact` says that the lowering gives the rule's type by itself; otherwise its result is cast to it. `sql` are the
     names under which SQL knows the function, `polars` those of Polars where they are others; `polars_lacks` says that
-    Polars has none. `doc` is one line that also says what engines do differently.
+    Polars has none. `free` functions give another value whenever they are computed. `doc` is one line that also says what
+    engines do differently.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Function:
     exact: bool = True
     polars: tuple[str, ...] = ()
     polars_lacks: bool = False
+    free: bool = False
 
 
 def constants_of(values: Sequence[Value], kind: DataType) -> list[Value]:

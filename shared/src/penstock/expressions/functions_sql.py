@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from time import time_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.expressions import functions_sql_json, functions_sql_lists, functions_sql_text
@@ -31,6 +32,7 @@ from penstock.types import (
     INTEGERS,
     NUMERIC,
     STRING,
+    TIME,
     TIMESTAMP,
     DataType,
     DecimalType,
@@ -192,6 +194,19 @@ def _for_every_row(make: Callable[[int], Any], gives: DataType) -> Callable[[Low
     return lower
 
 
+def _now(count: int) -> Any:
+    import numpy as np
+
+    return np.full(count, time_ns() // 1_000_000 * 1_000, np.int64)
+
+
+def _time_now(count: int) -> Any:
+    import numpy as np
+
+    nanoseconds = time_ns() // 1_000_000 * 1_000_000
+    return np.full(count, nanoseconds % 86_400_000_000_000, np.int64)
+
+
 def _random(count: int) -> Any:
     import numpy as np
 
@@ -220,11 +235,11 @@ NUMBERS: Final = (
     ),
     Function(
         "sql.random", "RAND()", _no_arguments(FLOAT64), _for_every_row(_random, FLOAT64),
-        "A random number from 0 to less than 1 for every row.", ("random",), polars_lacks=True,
+        "A random number from 0 to less than 1 for every row.", ("random",), polars_lacks=True, free=True,
     ),
     Function(
         "sql.uuid", "UUID()", _no_arguments(STRING), _for_every_row(_uuids, STRING),
-        "A random UUID for every row.", ("uuid",), polars_lacks=True,
+        "A random UUID for every row.", ("uuid",), polars_lacks=True, free=True,
     ),
     Function(
         "sql.div", "a / b", _integers, _quotient,
@@ -310,6 +325,15 @@ def _moment_there(call: Lowering) -> pl.Expr:
 
 
 TIMES: Final = (
+    Function(
+        "sql.now", "NOW()", _no_arguments(TIMESTAMP), _for_every_row(_now, TIMESTAMP),
+        "The moment at which a row is processed, to the millisecond.", ("now",), polars_lacks=True, free=True,
+    ),
+    Function(
+        "sql.time_now", "CURRENT_TIME", _no_arguments(TIME), _for_every_row(_time_now, TIME),
+        "The time of day in UTC at which a row is processed, to the millisecond.", ("current_time",),
+        polars_lacks=True, free=True,
+    ),
     Function(
         "sql.months", "INTERVAL '3' MONTH", _months_rule, _months,
         "An interval of months, which `+` and `-` take beside a date or timestamp.", ("interval",), polars_lacks=True,

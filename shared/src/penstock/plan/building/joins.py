@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from penstock.core.times import Duration, duration_us, signed_duration_us
 from penstock.errors import ExternalError, PipelineError
 from penstock.expressions import Expr, check_predicate, col, columns_of
+from penstock.expressions.catalogue import free_function
 from penstock.functions.windows.definitions import (
     RETRACTED,
     AsOf,
@@ -304,13 +305,18 @@ def _taken(
     """What is taken of the right input for results, if there are pairs, and for the condition, as `_right_names`.
 
     Raises:
-        PipelineError: the condition is not one on the columns of both.
+        PipelineError: the condition is not one on the columns of both, or not the same whenever it is computed.
     """
     names = _right_names(left, right, keys, suffix if pairs or where is not None else None)
     if where is None:
         return names
     others = tuple((name, own) for name, own in names.items() if name not in keys)
     check_predicate(where, Schema((*left, *_named(right, others))), "join: where")
+    if (free := free_function(where.node)) is not None:
+        raise PipelineError(
+            f"join: {free} gives another value whenever it is computed, and a pair has to be retracted as it was added; "
+            "compute it of the rows of one side before"
+        )
     read = columns_of(where)
     return {name: own for name, own in names.items() if pairs or name in keys or name in read}
 

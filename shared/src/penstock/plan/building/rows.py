@@ -9,6 +9,7 @@ from typing import Any
 from penstock.core.times import Duration, duration_us
 from penstock.errors import PipelineError
 from penstock.expressions import Expr, columns_of
+from penstock.expressions.catalogue import free_function
 from penstock.functions.process_functions import OutputTag
 from penstock.functions.windows.definitions import RETRACTED
 from penstock.plan.logical import LogicalPlan, Node
@@ -72,10 +73,18 @@ class Rows:
         """Nobody reads what a change does: a row that is retracted is to be treated as when it was added.
 
         Raises:
-            PipelineError: an expression does.
+            PipelineError: an expression does, or gives another value whenever it is computed.
         """
+        if self.node.mode != "retract":
+            return
         for text, expr in written.items():
-            if self.node.mode == "retract" and RETRACTED in columns_of(expr):
+            free = free_function(expr.node)
+            if free is not None:
+                raise PipelineError(
+                    f"{verb}: {free} gives another value whenever it is computed, and a row has to be retracted as it "
+                    "was added; compute it of rows that are never replaced, before the join or the grouping"
+                )
+            if RETRACTED in columns_of(expr):
                 raise PipelineError(
                     f"{verb}: {text} reads {RETRACTED}, so a row that is taken back would not be treated as when it was "
                     "added; leave that column as it is"

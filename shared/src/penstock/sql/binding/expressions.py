@@ -47,9 +47,10 @@ WINDOW_FUNCTIONS: Final = frozenset(
 NOW: Final = frozenset({"NOW", "CURRENT_TIMESTAMP", "LOCALTIMESTAMP", "CURRENT_ROW_TIMESTAMP"})
 """The current time, which conditions may compare with a time of the row."""
 _TAKES_NULLS: Final = ("FIRST_VALUE", "LAST_VALUE", "ARRAY_AGG")
-_OF_THE_CLOCK: Final = frozenset(
-    {"CURRENT_DATE", "CURRENT_TIME", "LOCALTIME", "PROCTIME", "CURRENT_WATERMARK", "CURRENT_DATABASE"}
-)
+_LEFT_OUT: Final = {
+    "CURRENT_WATERMARK": "rows behind it are late already, and are counted; compare with NOW() in WHERE",
+    "CURRENT_DATABASE": "there is one database, default_database",
+}
 _ELSEWHERE: Final = {
     "STRING_AGG": "LISTAGG(text, separator)", "GROUP_CONCAT": "LISTAGG(text, separator)", "CONVERT": "CAST(x AS type)",
     "ISNULL": "x IS NULL", "GETDATE": "the event time of rows instead", "LEN": "CHAR_LENGTH(text)",
@@ -257,13 +258,8 @@ class Expressions:
             )
 
     def _unknown(self, function: str) -> str:
-        if function in NOW:
-            return (
-                f"{function} can only be compared with a time of the row in WHERE, such as WHERE ts > NOW() - INTERVAL "
-                "'7' DAY; elsewhere results would depend on when they are computed"
-            )
-        if function in _OF_THE_CLOCK:
-            return f"{function} is not supported yet: results would depend on when they are computed; use event time"
+        if function in _LEFT_OUT:
+            return f"{function} is not supported: {_LEFT_OUT[function]}"
         if function in self._context.catalogue.functions:
             return f"the Python function {function} cannot stand here; compute it in a subquery before"
         if function in WINDOW_FUNCTIONS:

@@ -55,8 +55,6 @@ class ScalarFunction:
     most: int | None
     """How many arguments it takes; None for any number."""
     aliases: tuple[str, ...] = ()
-    deterministic: bool = True
-    """Whether it gives the same for the same arguments whenever it is asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,9 +196,9 @@ ROWS: Final = (
     ScalarFunction("BIN", "BIN(integer)", "The integer in binary digits; of a negative one those of its 64 bits.",
                    _bin, 1, 1),
     ScalarFunction("RAND", "RAND()", "A random number from 0 to less than 1 for every row.",
-                   lambda *_: call("sql.random"), 0, 0, deterministic=False),
+                   lambda *_: call("sql.random"), 0, 0),
     ScalarFunction("RAND_INTEGER", "RAND_INTEGER(bound)", "A random integer from 0 to less than a constant bound.",
-                   _random_integer, 1, 1, deterministic=False),
+                   _random_integer, 1, 1),
     ScalarFunction("UUID", "UUID()", "A random UUID (RFC 4122, version 4) for every row.",
-                   lambda *_: call("sql.uuid"), 0, 0, deterministic=False),
+                   lambda *_: call("sql.uuid"), 0, 0),
 )  # fmt: skip

@@ -290,6 +290,8 @@ def _to_date(arguments: Sequence[Argument], _: Options) -> Expr:
 
 
 def _unix_timestamp(arguments: Sequence[Argument], _: Options) -> Expr:
+    if not arguments:
+        return call("sql.now").dt.epoch("s")
     value = arguments[0]
     if is_null_constant(value):
         return null_of(INT64)
@@ -389,8 +391,18 @@ ROWS: Final = (
                    "pattern of Java or as 2024-01-31 12:30:00; null if it spells none.", _to_timestamp, 1, 2),
     ScalarFunction("TO_DATE", "TO_DATE(text [, pattern])", "The date that text spells, by a constant pattern of Java or "
                    "as 2024-01-31; null if it spells none.", _to_date, 1, 2),
-    ScalarFunction("UNIX_TIMESTAMP", "UNIX_TIMESTAMP(text [, pattern])", "Seconds since 1970-01-01 UTC of the timestamp "
-                   "that text spells (or of a timestamp); null if it spells none.", _unix_timestamp, 1, 2),
+    ScalarFunction("UNIX_TIMESTAMP", "UNIX_TIMESTAMP([text [, pattern]])", "Seconds since 1970-01-01 UTC of the "
+                   "timestamp that text spells (or of a timestamp); null if it spells none. Without arguments of NOW().",
+                   _unix_timestamp, 0, 2),
+    ScalarFunction("NOW", "NOW()", "When the row is processed, to the millisecond. In WHERE it is compared with a time "
+                   "of the row, and is the time that event time has reached.",
+                   lambda *_: call("sql.now"), 0, 0, ("CURRENT_TIMESTAMP", "LOCALTIMESTAMP", "CURRENT_ROW_TIMESTAMP")),
+    ScalarFunction("PROCTIME", "PROCTIME()", "When the row is processed, to the millisecond, in WHERE, too.",
+                   lambda *_: call("sql.now"), 0, 0),
+    ScalarFunction("CURRENT_DATE", "CURRENT_DATE", "The date in UTC on which the row is processed.",
+                   lambda *_: cast_to(call("sql.now"), DATE), 0, 0),
+    ScalarFunction("CURRENT_TIME", "CURRENT_TIME", "The time of day in UTC at which the row is processed.",
+                   lambda *_: call("sql.time_now"), 0, 0, ("LOCALTIME",)),
     ScalarFunction("FROM_UNIXTIME", "FROM_UNIXTIME(seconds [, pattern])", "Text of a moment in UTC by a constant pattern "
                    "of Java.", _from_unixtime, 1, 2),
     ScalarFunction("TO_TIMESTAMP_LTZ", "TO_TIMESTAMP_LTZ(number [, precision])", "The moment so many seconds (precision "
