@@ -15,6 +15,7 @@ from penstock.connectors.base import Row
 from penstock.core.arguments import checked
 from penstock.core.times import Duration, duration_us
 from penstock.errors import PipelineError, UsageError
+from penstock.expressions.accumulators import Accumulator
 from penstock.plan.logical import Node, sources_of
 from penstock.plan.operations.write import Write
 from penstock.protocol.checkpoints import TOLERABLE_FAILED
@@ -54,14 +55,16 @@ class Pipeline(DeclaredPipeline):
         >>> bids = p.read(files.Source("bids.jsonl", schema=Bid, event_time="at"))
     """
 
-    def sql(self, text: str, /, **named: Stream[Any] | UpsertStream | Callable[..., Any]) -> Stream[Row] | UpsertStream:
+    def sql(
+        self, text: str, /, **named: Stream[Any] | UpsertStream | Callable[..., Any] | Accumulator[Any, Any]
+    ) -> Stream[Row] | UpsertStream:
         """The rows of a query in Flink's SQL over streams of this pipeline.
 
         Args:
             text: one query: `SELECT`, `VALUES`, or several with `UNION`, `INTERSECT` or `EXCEPT`.
             **named: the streams that the query reads, and Python functions that it calls, by the names in the text. A
                 function is given values of a row, its annotations say the types, and it gives the same for the same
-                values.
+                values; one that returns a list or an iterator may stand in `FROM`. An `Accumulator` is an aggregate.
 
         Returns:
             A stream of rows where no row is ever replaced; else updates or changes, whose last rows `final()` gives.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Pipeline
+from penstock import Accumulator, Pipeline
 from penstock.api.stream import Stream
 from penstock.api.update_streams import UpsertStream
 from penstock.connectors import iterables
@@ -45,7 +45,7 @@ def later(at: datetime) -> datetime:
     return at + timedelta(hours=1)
 
 
-def rows(text: str, **functions: Callable[..., Any]) -> list[tuple[Any, ...]]:
+def rows(text: str, **functions: Callable[..., Any] | Accumulator[Any, Any]) -> list[tuple[Any, ...]]:
     pipeline = Pipeline("functions")
     bids = pipeline.read(iterables.Source(BIDS, event_time="at"))
     found: Stream[Any] | UpsertStream = pipeline.sql(text, bids=bids, **functions)
@@ -152,6 +152,180 @@ def failing(price: float) -> int:
 def test_a_function_that_fails_is_named_with_its_values(function: Callable[..., Any], reason: str) -> None:
     with pytest.raises(UserCodeError, match=reason):
         rows("SELECT f(price) FROM bids", f=function)
+
+
+# -- functions that give rows ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Letter:
+    letter: str
+    place: int
+
+
+def letters(text: str | None) -> Iterator[Letter] | None:
+    return None if text is None else (Letter(letter, place) for place, letter in enumerate(text))
+
+
+def halves(price: float, times: int = 2) -> list[float]:
+    return [price / times] * times
+
+
+def stopping(price: float) -> Iterator[float]:
+    yield price
+    raise ValueError("no more")
+
+
+@pytest.mark.parametrize(
+    "tables",
+    ["bids CROSS JOIN LATERAL TABLE(letters(who)) AS l (letter, place)", "bids, LATERAL TABLE(letters(who))",
+     "bids, TABLE(letters(who)) AS l", "bids, letters(who)", "bids CROSS JOIN UNNEST(letters(who)) AS l (letter, place)"],
+)  # fmt: skip
+def test_a_function_gives_rows_in_from(tables: str) -> None:
+    found = rows(f"SELECT price, letter, place FROM {tables} WHERE place > 0", letters=letters)
+    assert found == sorted([(b.price, b.who[1], 1) for b in BIDS if b.who is not None], key=str)
+
+
+def test_rows_of_functions_are_joined_as_those_of_unnest() -> None:
+    kept = rows("SELECT price, letter FROM bids LEFT JOIN LATERAL TABLE(letters(who)) AS l ON TRUE", letters=letters)
+    assert kept == sorted(
+        [(b.price, letter) for b in BIDS for letter in (b.who or [None])],  # type: ignore[list-item]
+        key=str,
+    )
+    assert rows("SELECT SUM(half) AS s FROM bids, halves(price, 4) AS h (half)", halves=halves) == [(190.0,)]
+    assert rows("SELECT half FROM TABLE(halves(3)) AS h (half)", halves=halves) == [(1.5,), (1.5,)]
+    chained = "SELECT COUNT(*) AS n FROM bids, halves(price) AS h (half), halves(COALESCE(half, 0)) AS g (quarter)"
+    assert rows(chained, halves=halves) == [(80,)]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("SELECT 1 AS one FROM bids, f(price)", "F gives DOUBLE, and a function in FROM gives rows; annotate"),
+        (
+            "SELECT 1 AS one FROM bids RIGHT JOIN LATERAL TABLE(letters(who)) AS l ON TRUE",
+            "joined by CROSS JOIN or LEFT",
+        ),
+        ("SELECT price FROM bids, letters(price)", "text of LETTERS is STRING, and this is DOUBLE; CAST it"),
+        ("SELECT price FROM bids, letters()", "LETTERS takes 1 arguments, not 0"),
+        ("SELECT price FROM bids, letters(who) AS l (a, b, c)", "3 names are given, and there are 2"),
+        (
+            "SELECT letter FROM (SELECT auction, MAX(who) AS w FROM bids GROUP BY auction), letters(w)",
+            "before grouping",
+        ),
+    ],
+)
+def test_functions_that_give_no_rows_are_refused_in_from(text: str, reason: str) -> None:
+    with pytest.raises(PipelineError, match=reason):
+        rows(text, f=taxed, letters=letters)
+
+
+def test_a_function_that_fails_behind_some_rows_is_named() -> None:
+    with pytest.raises(UserCodeError, match=r"stopping.* raised ValueError: no more; on 0.0"):
+        rows("SELECT x FROM bids, stopping(price) AS s (x)", stopping=stopping)
+
+
+# -- aggregates --------------------------------------------------------------------------------------------------------
+
+
+class Longest(Accumulator[str, str | None]):
+    """The longest text, the first of equal ones by the alphabet, of at most so many letters."""
+
+    accumulator_type = str
+
+    def create(self) -> str:
+        return ""
+
+    def add(self, accumulator: str, text: str, most: int) -> str:
+        return self.merge(accumulator, text[:most])
+
+    def merge(self, left: str, right: str) -> str:
+        return min(left, right, key=lambda text: (-len(text), text))
+
+    def result(self, accumulator: str) -> str | None:
+        return accumulator or None
+
+
+class Nulls(Accumulator[int, int]):
+    accumulator_type = int
+
+    def create(self) -> int:
+        return 0
+
+    def add(self, accumulator: int, value: str | None) -> int:
+        return accumulator + (value is None)
+
+    def merge(self, left: int, right: int) -> int:
+        return left + right
+
+    def result(self, accumulator: int) -> int:
+        return accumulator
+
+
+def longest(bids: Iterable[Bid], most: int) -> str | None:
+    texts = [bid.who[:most] for bid in bids if bid.who is not None]
+    return min(texts, key=lambda text: (-len(text), text), default=None)
+
+
+def test_an_accumulator_is_an_aggregate() -> None:
+    of_keys = "SELECT auction, longest(who, 2) AS l, nulls(who) AS n FROM bids GROUP BY auction HAVING nulls(who) > 1"
+    groups = [[bid for bid in BIDS if bid.auction == auction] for auction in range(3)]
+    expected = [(auction, longest(bids, 2), sum(b.who is None for b in bids)) for auction, bids in enumerate(groups)]
+    assert rows(of_keys, longest=Longest(), nulls=Nulls) == [row for row in expected if row[2] > 1]
+    late = [bid for bid in BIDS if bid.price > 7]
+    of_all = "SELECT longest(who, 1) FILTER (WHERE price > 7) || '!' AS l, nulls(who) AS n FROM bids"
+    assert rows(of_all, longest=Longest, nulls=Nulls) == [(f"{longest(late, 1)}!", 5)]
+    of_none = "SELECT longest(who, 1) AS l, nulls(who) AS n, nulls(NULL) AS m FROM bids WHERE price > 99"
+    assert rows(of_none, longest=Longest, nulls=Nulls) == [(None, 0, 0)]
+
+
+def test_accumulators_of_windows_subqueries_and_rows_so_far() -> None:
+    windows = """
+    SELECT window_start, nulls(who) AS n FROM TUMBLE(TABLE bids, DESCRIPTOR(at), INTERVAL '10' MINUTE)
+    GROUP BY window_start, window_end
+    """
+    assert rows(windows, nulls=Nulls) == [(START, 3), (START + timedelta(minutes=10), 2)]
+    within = "SELECT price FROM bids WHERE price = (SELECT nulls(who) FROM bids)"
+    assert rows(within, nulls=Nulls) == [(5.0,)]
+    view = "WITH v AS (SELECT auction, nulls(who) AS n FROM bids GROUP BY auction) SELECT MAX(n) AS m FROM v"
+    assert rows(view, nulls=Nulls) == [(2,)]
+    so_far = "SELECT price, nulls(who) OVER (ORDER BY at) AS n FROM bids"
+    assert rows(so_far, nulls=Nulls) == sorted(
+        [(b.price, sum(o.who is None for o in BIDS[: place + 1])) for place, b in enumerate(BIDS)], key=str
+    )
+
+
+class Untyped(Nulls):
+    def add(self, accumulator, value):  # type: ignore[no-untyped-def] # pyright: ignore
+        return accumulator
+
+
+class Asking(Nulls):
+    def __init__(self, needed: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("SELECT longest(who) FROM bids", r"LONGEST takes 2 arguments, not 1: LONGEST\(text STRING, most BIGINT\)"),
+        ("SELECT longest(DISTINCT who, 1) FROM bids", r"LONGEST\(DISTINCT ...\) is not supported"),
+        ("SELECT longest(price, 1) FROM bids", "text of LONGEST is STRING, and this is DOUBLE; CAST it"),
+        ("SELECT price FROM bids WHERE nulls(who) > 1", "an aggregate cannot stand in WHERE"),
+        ("SELECT nulls(longest(who, 1)) FROM bids", "an aggregate cannot stand within another one"),
+        ("SELECT nulls(x) FROM (SELECT auction, MAX(who) AS x FROM bids GROUP BY auction)", "taken back have no place"),
+    ],
+)
+def test_aggregates_that_do_not_fit_are_refused(text: str, reason: str) -> None:
+    with pytest.raises(PipelineError, match=reason):
+        rows(text, longest=Longest, nulls=Nulls)
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "reason"), [(Untyped, "value of add has no annotation"), (Asking, "made without arguments")]
+)
+def test_accumulators_that_sql_cannot_use_are_refused(aggregate: Any, reason: str) -> None:
+    with pytest.raises(PipelineError, match=reason):
+        rows("SELECT f(who) FROM bids", f=aggregate)
 
 
 def test_a_file_names_functions_of_the_modules_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from penstock.sql.binding.relations import Column, Relation, relation_of
 from penstock.sql.binding.seeds import one_row
 from penstock.sql.connectors import TableSettings, connector_of, source_of
 from penstock.sql.functions.arguments import sql_name
+from penstock.sql.functions.function import PythonAggregate
 from penstock.sql.python_functions import PythonFunction
 from penstock.sql.syntax import Call, CreateTable, CreateView, Part
 from penstock.sql.table_functions import called
@@ -166,8 +167,16 @@ class Catalogue:
     streams: Mapping[str, Rows] = field(default_factory=dict[str, "Rows"])
     tables: dict[str, DeclaredTable] = field(default_factory=dict[str, DeclaredTable])
     views: dict[str, View] = field(default_factory=dict[str, View])
-    functions: dict[str, PythonFunction] = field(default_factory=dict[str, PythonFunction])
+    functions: dict[str, PythonFunction | PythonAggregate] = field(
+        default_factory=dict[str, "PythonFunction | PythonAggregate"]
+    )
     """Python functions by their name in upper case."""
+
+    def of_row(self, name: str) -> PythonFunction | None:
+        """The Python function of a row that has that name, if any."""
+        found = self.functions.get(name)
+        return found if isinstance(found, PythonFunction) else None
+
     _read: dict[tuple[str, tuple[Hint, ...]], Relation] = field(default_factory=dict)  # pyright: ignore
 
     @property

@@ -20,13 +20,17 @@ from penstock.sql.python_functions import python_function
 from penstock.sql.text import SqlText
 
 if TYPE_CHECKING:
+    from penstock.expressions.accumulators import Accumulator
     from penstock.plan.building.rows import Rows
     from penstock.plan.logical import LogicalPlan
     from penstock.sql.binding.relations import Relation
 
 
 def rows_of_query(
-    plan: LogicalPlan, text: SqlText, tables: Mapping[str, Rows], functions: Mapping[str, Callable[..., Any]]
+    plan: LogicalPlan,
+    text: SqlText,
+    tables: Mapping[str, Rows],
+    functions: Mapping[str, Callable[..., Any] | Accumulator[Any, Any]],
 ) -> Rows:
     """The rows of the query that a text is, over streams and with functions by name.
 

@@ -14,6 +14,7 @@ from penstock.expressions import Expr, col, contains_aggregate, lit, output_fiel
 from penstock.expressions.nodes import node_columns
 from penstock.sql.binding.context import Context
 from penstock.sql.binding.names import Bound, OuterColumn, within
+from penstock.sql.functions.aggregates import IN_PYTHON
 from penstock.sql.functions.arguments import sql_name
 from penstock.sql.functions.casts import cast
 from penstock.sql.functions.catalogue import AGGREGATES, SCALAR, WORDS
@@ -140,7 +141,9 @@ class Expressions:
     def _of_rows(self, argument: Argument, call: Call) -> Argument:
         """An argument of an aggregate. One that reads no column is computed for every row as others are, but for plain
         constants, of which aggregates are told by the number of rows."""
-        told = argument.is_constant and (argument.value is None or not call.distinct)
+        told = (
+            argument.is_constant and (argument.value is None or not call.distinct) and call.function != IN_PYTHON.name
+        )
         return argument if told else replace(argument, expr=self._per_row(argument.expr))
 
     def _per_row(self, expr: Expr) -> Expr:

@@ -151,30 +151,30 @@ def alike(name: str, known: Iterable[str]) -> str | None:
 _QUERIES = (Subquery, Exists, InQuery, Quantified)
 
 
-def rewritten(part: Part, change: Callable[[Part], Part | None]) -> Part:
+def rewritten(part: Part, change: Callable[[Part], Part | None], *, queries: bool = False) -> Part:
     """The part with parts within it exchanged for what `change` gives, where it gives something.
 
-    What it gives is not looked into, and neither are queries.
+    What it gives is not looked into, and neither are queries, unless `queries` says so.
     """
     found = change(part)
     if found is not None:
         return found
-    if isinstance(part, Query):
+    if isinstance(part, Query) and not queries:
         return part
     changed: dict[str, Any] = {}
     for each in fields(part):
         before = getattr(part, each.name)
-        after = _rewritten(before, change)
+        after = _rewritten(before, change, queries=queries)
         if after is not before:
             changed[each.name] = after
     return replace(part, **changed) if changed else part
 
 
-def _rewritten(value: Any, change: Callable[[Part], Part | None]) -> Any:
+def _rewritten(value: Any, change: Callable[[Part], Part | None], *, queries: bool) -> Any:
     if isinstance(value, Part):
-        return rewritten(value, change)
+        return rewritten(value, change, queries=queries)
     if isinstance(value, tuple):
-        after = tuple(_rewritten(each, change) for each in value)  # pyright: ignore[reportUnknownVariableType]
+        after = tuple(_rewritten(each, change, queries=queries) for each in value)  # pyright: ignore[reportUnknownVariableType]
         unchanged = all(a is b for a, b in zip(after, value, strict=True))  # pyright: ignore[reportUnknownArgumentType]
         return value if unchanged else after  # pyright: ignore[reportUnknownVariableType]
     return value

@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import cast
 
-from penstock.expressions.typing_rules import promote
 from penstock.plan.building.columns import call_function
 from penstock.sql.binding.context import Context
 from penstock.sql.binding.expressions import Expressions, has_aggregate
 from penstock.sql.binding.names import Bound, columns_in, has_query, is_correlated, rewritten, within
 from penstock.sql.binding.relations import Relation, fresh, updates_with_keys, with_computed
+from penstock.sql.functions.aggregates import IN_PYTHON
 from penstock.sql.functions.arguments import sql_name
-from penstock.sql.functions.casts import cast
+from penstock.sql.functions.casts import as_parameter
+from penstock.sql.functions.function import PythonAggregate
 from penstock.sql.python_functions import PythonFunction
-from penstock.sql.syntax import Call, Part
-from penstock.types import NULL
+from penstock.sql.syntax import Call, Part, Query
 
 Change = Callable[[Part], Part]
 
 
+def with_aggregates(context: Context, query: Query) -> Query:
+    """A query in which calls of aggregates in Python are such of `IN_PYTHON`, which whatever binds aggregates knows."""
+    functions = context.catalogue.functions
+    known = {name: each for name, each in functions.items() if isinstance(each, PythonAggregate)}
+
+    def change(each: Part) -> Part | None:
+        if not isinstance(each, Call) or each.function not in known:
+            return None
+        arguments = tuple(rewritten(argument, change, queries=True) for argument in each.arguments)
+        option = ("function", known[each.function])
+        return replace(each, function=IN_PYTHON.name, arguments=arguments, options=(*each.options, option))
+
+    return cast("Query", rewritten(query, change, queries=True)) if known else query
+
+
 def calls_python(context: Context, part: Part) -> bool:
     """Whether a call of a Python function stands within a part."""
-    return any(isinstance(each, Call) and each.function in context.catalogue.functions for each in within(part))
+    return any(isinstance(each, Call) and context.catalogue.of_row(each.function) for each in within(part))
 
 
 def with_python_calls(context: Context, relation: Relation, parts: Iterable[Part]) -> tuple[Relation, Change]:
@@ -60,18 +77,17 @@ def _changed(part: Part, replaced: dict[Part, Part]) -> Part:
 
 
 def _can_be_called(context: Context, part: Part, known: set[str]) -> bool:
-    if not isinstance(part, Call) or part.function not in context.catalogue.functions:
+    if not isinstance(part, Call) or context.catalogue.of_row(part.function) is None:
         return False
     inner = [each for argument in part.arguments for each in within(argument)]
-    waits = any(
-        isinstance(each, Call) and (each.over or each.function in context.catalogue.functions) for each in inner
-    )
+    waits = any(isinstance(each, Call) and (each.over or context.catalogue.of_row(each.function)) for each in inner)
     foreign = has_aggregate(part) or has_query(part) or is_correlated(part)
     return not waits and not foreign and columns_in(part) <= known
 
 
 def _called(context: Context, relation: Relation, call: Call) -> tuple[Relation, str]:
-    function = context.catalogue.functions[call.function]
+    function = context.catalogue.of_row(call.function)
+    assert function is not None
     if call.distinct or call.filter is not None or call.order or call.over is not None:
         raise context.error(
             call, f"{call.function} is a function of one row; leave out DISTINCT, FILTER, ORDER BY and OVER"
@@ -84,18 +100,10 @@ def _called(context: Context, relation: Relation, call: Call) -> tuple[Relation,
     binds = Expressions(context, relation.rows.node.row_schema)
     made = {}
     for part, parameter in zip(call.arguments, function.parameters, strict=False):
-        value = binds.bind(part)
-        if value.type != NULL and promote(value.type, parameter.type) != parameter.type:
-            wanted, given = sql_name(parameter.type), sql_name(value.type)
-            raise context.error(part, f"{parameter.name} of {call.function} is {wanted}, and this is {given}; CAST it")
-        if value.nullable and not parameter.nullable:
-            raise context.error(
-                part,
-                f"this may be NULL, and {parameter.name} of {call.function} takes no None; annotate it with | None, or "
-                "use COALESCE",
-            )
+        with context.at(part.span):
+            fitted = as_parameter(call.function, parameter, binds.bind(part))
         name = fresh(f"{call.function.lower()}_{parameter.name}", relation.rows.schema.names, made)
-        made[name] = value.expr if value.type == parameter.type else cast(value, parameter.type)
+        made[name] = fitted
     relation = with_computed(relation, made)
     column = fresh(call.function.lower(), relation.rows.schema.names)
     rows = call_function(relation.rows, column, function.function, tuple(made), function.gives)

@@ -12,6 +12,7 @@ from penstock.plan.order import Order
 from penstock.sql.binding.context import Context
 from penstock.sql.binding.names import Scope, alike
 from penstock.sql.binding.projections import Ordered, ordered_by
+from penstock.sql.binding.python_calls import with_aggregates
 from penstock.sql.binding.ranks import settled
 from penstock.sql.binding.relations import Relation, changes_of, together
 from penstock.sql.binding.seeds import one_row
@@ -54,6 +55,7 @@ class Binder:
         Raises:
             SqlError: it is wrong, or cannot be computed of streams.
         """
+        query = with_aggregates(self.context, query)
         binder = self._with_tables(query.tables, outer)
         found = binder._body(query.body, outer, query.order)
         for table in query.tables:  # also one that nobody reads is to be right

@@ -103,7 +103,7 @@ class Tables:
         """The tables that inner joins and commas stand between."""
         if not isinstance(part, Joined):
             return Items([self._table(part)], [])
-        if is_unnest(part.right):
+        if is_unnest(self._context, part.right):
             left = self.connected(self.items(part.left), [])
             found = Items([unnested(self._context, part, left, self._outer)], [])
             if part.condition is not None:
@@ -321,7 +321,7 @@ class Tables:
 
     def _function(self, part: TableFunction) -> Relation:
         call = part.call
-        if call.function == "UNNEST":
+        if is_unnest(self._context, part):
             return unnested(self._context, Joined("cross", part, part), self._binder.no_table(), self._outer)
         if part.ordinality:
             raise self._context.error(call, "WITH ORDINALITY is for UNNEST; leave it out")

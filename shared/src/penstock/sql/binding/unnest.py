@@ -1,8 +1,12 @@
-"""UNNEST: a row for each element of a list, or for each entry of a map, of a row."""
+"""UNNEST: a row for each element of a list, or for each entry of a map, of a row.
+
+A function in Python that gives rows is one whose lists are unnested.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from penstock.expressions import Expr, col
@@ -10,6 +14,7 @@ from penstock.plan.building.columns import explode
 from penstock.sql.binding.context import Context
 from penstock.sql.binding.expressions import Expressions
 from penstock.sql.binding.names import Scope
+from penstock.sql.binding.python_calls import with_python_calls
 from penstock.sql.binding.ranks import settled
 from penstock.sql.binding.relations import Column, Relation, changes_of, fresh, with_computed
 from penstock.sql.functions.arguments import call as function_of
@@ -22,9 +27,13 @@ ORDINALITY: Final = "ordinality"
 """What the column of WITH ORDINALITY is called if the text does not name it; as in Flink."""
 
 
-def is_unnest(part: Part) -> bool:
-    """Whether it is UNNEST in FROM, which reads columns of the tables before it."""
-    return isinstance(part, TableFunction) and part.call.function == "UNNEST"
+def is_unnest(context: Context, part: Part) -> bool:
+    """Whether it is UNNEST in FROM, or a function in Python that gives rows, which reads columns of the tables before."""
+    return isinstance(part, TableFunction) and (part.call.function == "UNNEST" or _is_python(context, part))
+
+
+def _is_python(context: Context, part: TableFunction) -> bool:
+    return context.catalogue.of_row(part.call.function.upper()) is not None
 
 
 def conditions_left(context: Context, part: Joined, conditions: Sequence[Part]) -> list[Part]:
@@ -51,9 +60,10 @@ def unnested(context: Context, part: Joined, left: Relation, outer: Scope | None
     left = settled(context, changes_of(left))
     if left.rows.node.mode != "append":
         raise context.error(
-            function.call, "UNNEST of rows that may be replaced is not supported yet; unnest before grouping"
+            function.call,
+            f"{function.call.function} of rows that may be replaced is not supported; do it before grouping",
         )
-    elements, kind = _elements(context, function, left, outer)
+    left, elements, kind = _elements(context, function, left, outer)
     name = fresh(function.columns[0] if function.columns else "element", left.rows.schema.names)
     relation = with_computed(left, {name: elements})
     position = fresh(ORDINALITY, relation.rows.schema.names) if function.ordinality else None
@@ -71,24 +81,34 @@ def unnested(context: Context, part: Joined, left: Relation, outer: Scope | None
 
 
 def _check(context: Context, part: Joined, function: TableFunction) -> None:
-    if len(function.call.arguments) != 1:
+    if len(function.call.arguments) != 1 and not _is_python(context, function):
         raise context.error(function.call, "UNNEST takes one ARRAY or MAP")
     if part.using or part.natural or part.kind not in ("inner", "cross", "left"):
-        raise context.error(part, "UNNEST is joined by CROSS JOIN or LEFT JOIN ... ON TRUE")
+        raise context.error(part, f"{function.call.function} is joined by CROSS JOIN or LEFT JOIN ... ON TRUE")
 
 
-def _elements(context: Context, function: TableFunction, left: Relation, outer: Scope | None) -> tuple[Expr, DataType]:
-    """The list, and what its elements are."""
-    (written,) = function.call.arguments
+def _elements(
+    context: Context, function: TableFunction, left: Relation, outer: Scope | None
+) -> tuple[Relation, Expr, DataType]:
+    """The list, what its elements are, and the rows with what functions in Python compute for it."""
+    call = function.call
+    written = replace(call, function=call.function.upper()) if _is_python(context, function) else call.arguments[0]
     resolved = Scope(context.text, left, outer).resolve(written)
-    value = Expressions(context, left.rows.node.row_schema).bind(resolved)
+    left, change = with_python_calls(context, left, [resolved])
+    value = Expressions(context, left.rows.node.row_schema).bind(change(resolved))
     match value.type:
         case ListType(inner=inner):
-            return value.expr, inner
+            return left, value.expr, inner
         case MapType():
-            return function_of("sql.map_entries", value), value.type.entries.inner
-        case _:
-            raise context.error(written, f"UNNEST takes an ARRAY or a MAP, and this is {sql_name(value.type)}")
+            return left, function_of("sql.map_entries", value), value.type.entries.inner
+        case kind if written is call.arguments[0]:
+            raise context.error(written, f"UNNEST takes an ARRAY or a MAP, and this is {sql_name(kind)}")
+        case kind:
+            raise context.error(
+                call,
+                f"{call.function} gives {sql_name(kind)}, and a function in FROM gives rows; annotate what it returns "
+                "with Iterator[...] or list[...]",
+            )
 
 
 def _named(context: Context, relation: Relation, function: TableFunction, made: Sequence[tuple[str, str]]) -> Relation:

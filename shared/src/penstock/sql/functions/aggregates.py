@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Final
 
 from penstock.errors import PipelineError
-from penstock.expressions import Expr, concat_str, count, lit, when
+from penstock.expressions import Expr, aggregate, concat_str, count, lit, when
 from penstock.expressions.nodes import Call, Literal
 from penstock.expressions.typing_rules import ORDERED
 from penstock.sql.functions.arguments import (
@@ -21,8 +22,8 @@ from penstock.sql.functions.arguments import (
     need_text,
     sql_name,
 )
-from penstock.sql.functions.casts import text_of
-from penstock.sql.functions.function import AggregateFunction, Argument, Options
+from penstock.sql.functions.casts import as_parameter, text_of
+from penstock.sql.functions.function import AggregateFunction, Argument, Options, PythonAggregate
 from penstock.sql.functions.json import json_text, member
 from penstock.types import FLOATS, DecimalType, ListType, MapType, StructType
 
@@ -41,6 +42,27 @@ def _refuse_distinct(name: str, options: Options) -> None:
 
 def _both(left: Filter, right: Expr) -> Expr:
     return right if left is None else left & right
+
+
+def _in_python(arguments: Sequence[Argument], options: Options, filter: Filter) -> Expr:
+    function = options["function"]
+    assert isinstance(function, PythonAggregate)
+    _refuse_distinct(function.name, options)
+    if len(arguments) != len(function.parameters):
+        takes = ", ".join(f"{each.name} {sql_name(each.type)}" for each in function.parameters)
+        raise PipelineError(
+            f"{function.name} takes {len(function.parameters)} arguments, not {len(arguments)}: {function.name}({takes})"
+        )
+    values: list[Expr] = []
+    for parameter, value in zip(function.parameters, arguments, strict=True):
+        if value.nullable and not parameter.nullable:  # nulls are not for it, as for aggregates of SQL
+            filter, value = _both(filter, value.expr.is_not_null()), replace(value, nullable=False)
+        values.append(as_parameter(function.name, parameter, value))
+    return aggregate(function.accumulator, *values, filter=filter)
+
+
+IN_PYTHON: Final = AggregateFunction("PYTHON AGGREGATE", "f(x, ...)", "An aggregate in Python.", _in_python, 1, None)
+"""What stands for aggregates in Python, which are the option `function`; no text can name it."""
 
 
 def _count(arguments: Sequence[Argument], options: Options, filter: Filter) -> Expr:

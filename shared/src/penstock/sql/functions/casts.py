@@ -7,7 +7,7 @@ from typing import Final
 from penstock.errors import PipelineError
 from penstock.expressions import Expr, concat_str, lit, when
 from penstock.expressions.casts import check_cast
-from penstock.expressions.typing_rules import TypeMismatchError
+from penstock.expressions.typing_rules import TypeMismatchError, promote
 from penstock.sql.functions.arguments import argument, call, cast_to, sql_name
 from penstock.sql.functions.constants import moment_of
 from penstock.sql.functions.function import Argument
@@ -21,6 +21,7 @@ from penstock.types import (
     TIME,
     TIMESTAMP,
     DataType,
+    Field,
     family,
 )
 
@@ -132,3 +133,20 @@ def constant_as(value: Argument, kind: DataType, where: str) -> Argument:
         PipelineError: it is none.
     """
     return argument(lit(moment_of(str(value.value), kind, where)), kind, nullable=False)
+
+
+def as_parameter(function: str, parameter: Field, value: Argument) -> Expr:
+    """A value as a function in Python takes it.
+
+    Raises:
+        PipelineError: it is of another type, or may be null where the function takes no None.
+    """
+    if value.type != NULL and promote(value.type, parameter.type) != parameter.type:
+        wanted, given = sql_name(parameter.type), sql_name(value.type)
+        raise PipelineError(f"{parameter.name} of {function} is {wanted}, and this is {given}; CAST it")
+    if value.nullable and not parameter.nullable:
+        raise PipelineError(
+            f"this may be NULL, and {parameter.name} of {function} takes no None; annotate it with | None, or use "
+            "COALESCE"
+        )
+    return value.expr if value.type == parameter.type else cast(value, parameter.type)

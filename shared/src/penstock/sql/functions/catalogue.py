@@ -27,7 +27,7 @@ SCALAR: Final[dict[str, ScalarFunction]] = {
 }
 """Functions of one row by every name, in upper case."""
 AGGREGATES: Final[dict[str, AggregateFunction]] = {
-    name: row for row in aggregates.ROWS for name in (row.name, *row.aliases)
+    name: row for row in (*aggregates.ROWS, aggregates.IN_PYTHON) for name in (row.name, *row.aliases)
 }
 """Functions of many rows by every name, in upper case."""
 

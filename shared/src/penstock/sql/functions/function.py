@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.expressions import Expr
+from penstock.expressions.accumulators import Accumulator
 from penstock.expressions.nodes import Literal, Value
-from penstock.types import DataType
+from penstock.types import DataType, Field
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,17 @@ class AggregateFunction:
     least: int
     most: int | None
     aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class PythonAggregate:
+    """A function of the values of many rows in Python."""
+
+    name: str
+    """As texts call it, in upper case."""
+    accumulator: Accumulator[Any, Any]
+    parameters: tuple[Field, ...]
+    """Those of `add` behind the accumulator."""
 
 
 def takes(function: ScalarFunction | AggregateFunction, given: int) -> bool:

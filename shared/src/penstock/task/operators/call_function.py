@@ -12,7 +12,7 @@ from penstock.observability.user_frames import place_of
 from penstock.plan.logical import Node
 from penstock.plan.operations.call_function import CallFunction
 from penstock.task.operator import Operator, Output
-from penstock.types import polars_type
+from penstock.types import ListType, polars_type
 
 
 class CallFunctionOperator(Operator):
@@ -27,6 +27,7 @@ class CallFunctionOperator(Operator):
         field = node.schema.field(operation.column)
         self._type, self._nullable = polars_type(field.type), field.nullable
         self._kind = field.type
+        self._gives_rows = isinstance(field.type, ListType)
         self._names = list(node.schema.names)
 
     def process(self, frame: pl.DataFrame, output: Output) -> None:
@@ -39,6 +40,8 @@ class CallFunctionOperator(Operator):
     def _called(self, row: tuple[Any, ...]) -> Any:
         try:
             value = self._function(*row)
+            if self._gives_rows and value is not None:
+                value = list(value)  # perhaps of a generator
         except Exception as error:  # whatever the user's function raises
             message = f"{self._where} raised {described(error)}; on {', '.join(map(shown, row))}"
             raise UserCodeError(message) from error
