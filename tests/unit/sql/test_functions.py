@@ -769,4 +769,4 @@ def test_functions_of_the_clock_give_when_a_row_is_processed() -> None:
     assert before.date() <= found["CURRENT_DATE"][0] <= after.date()
     assert int(before.timestamp()) <= found["UNIX_TIMESTAMP"][0] <= after.timestamp()
     [shown] = {*evaluate("LOCALTIME", {"x": [0, 0]}, [])}
-    assert (datetime.combine(after, shown, UTC) - after) % timedelta(days=1) < timedelta(minutes=5)
+    assert (datetime.combine(before, shown, UTC) - before) % timedelta(days=1) < timedelta(minutes=5)

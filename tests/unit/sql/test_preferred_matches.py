@@ -14,7 +14,7 @@ from match_recognize_judge import Alt, Rep, Seq, Var, matches
 
 from penstock.errors import PipelineError
 from penstock.functions.patterns.definitions import Alternatives, Group, Part, Skip, Times, Variable
-from penstock.functions.patterns.matching import Match, Row, RowSearch, Search
+from penstock.functions.patterns.matching import Match, Row, Search
 from penstock.functions.patterns.regular import PreferredSearch, RegularAutomaton, compiled_regular
 
 NAMES = ("A", "B", "C")
@@ -92,8 +92,9 @@ def found_by(search: Search[RegularAutomaton], data: Data, restored: random.Rand
     taken: list[Row] = []
     for number, (able, time) in enumerate(zip(data.able, data.times, strict=True)):
         fulfilled = sum(1 << condition for name, condition in names.items() if name in able)
-        RowSearch.take_rows(one_by_one, [Row(number, time, fulfilled, ())] if fulfilled else [])
         if fulfilled:
+            one_by_one.pass_time(time)
+            one_by_one.take_rows([Row(number, time, fulfilled, ())])
             taken.append(Row(number, time, fulfilled, ()))
         else:
             one_by_one.leave_out(time)

@@ -172,12 +172,12 @@ class Catalogue:
     )
     """Python functions by their name in upper case."""
 
+    _read: dict[tuple[str, tuple[Hint, ...]], Relation] = field(default_factory=dict)  # pyright: ignore
+
     def of_row(self, name: str) -> PythonFunction | None:
         """The Python function of a row that has that name, if any."""
         found = self.functions.get(name)
         return found if isinstance(found, PythonFunction) else None
-
-    _read: dict[tuple[str, tuple[Hint, ...]], Relation] = field(default_factory=dict)  # pyright: ignore
 
     @property
     def names(self) -> list[str]:

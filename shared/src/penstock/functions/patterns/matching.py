@@ -112,13 +112,11 @@ class Search(Generic[A]):
 class RowSearch(ABC):
     """The search in the rows of one key, which collects what is decided."""
 
-    def __init__(self, beginning: int) -> None:
-        """`beginning` are the conditions of rows with which matches begin, as bits."""
+    def __init__(self) -> None:
         self.told: list[tuple[int, Match]] = []
         """Matches, with the times of the rows, or the ends of the times, that decided them."""
         self.given_up: list[tuple[int, Partial]] = []
         """Partial matches whose time is over, with the end of it."""
-        self._beginning = beginning
 
     @property
     @abstractmethod
@@ -135,14 +133,9 @@ class RowSearch(ABC):
     def deadline(self) -> int | None:
         """When the time of the earliest match that may go on is over."""
 
+    @abstractmethod
     def take_rows(self, rows: Iterable[Row]) -> None:
         """The next rows, with none left out before the last one of them."""
-        for row in rows:
-            if self.goes_on:
-                self.pass_time(row.time)
-            elif not row.fulfilled & self._beginning:
-                continue
-            self.told += [(row.time, match) for match in self.take(row)]
 
     def leave_out(self, time: int) -> None:
         """Rows have come that fulfil no condition, the first one at `time`."""
@@ -156,10 +149,6 @@ class RowSearch(ABC):
             told, given_up = self.pass_deadline()
             self.told += [(deadline - 1, match) for match in told]
             self.given_up += [(deadline - 1, partial) for partial in given_up]
-
-    @abstractmethod
-    def take(self, row: Row) -> list[Match]:
-        """The next row, when the deadlines up to its time have been passed; returns the matches that it decides."""
 
     @abstractmethod
     def pass_gap(self) -> list[Match]:
@@ -186,7 +175,7 @@ class KeySearch(RowSearch):
     def __init__(
         self, search: Search[Automaton], partial: Iterable[Partial] = (), complete: Iterable[Match] = ()
     ) -> None:
-        super().__init__(search.automaton.beginning)
+        super().__init__()
         self.partial = list(partial)
         """In order of their first rows."""
         self.complete = list(complete)
@@ -206,7 +195,17 @@ class KeySearch(RowSearch):
         within_us = self._search.within_us
         return None if within_us is None or not self.partial else self.partial[0].first.time + within_us
 
+    def take_rows(self, rows: Iterable[Row]) -> None:
+        beginning = self._search.automaton.beginning
+        for row in rows:
+            if self.goes_on:
+                self.pass_time(row.time)
+            elif not row.fulfilled & beginning:
+                continue
+            self.told += [(row.time, match) for match in self.take(row)]
+
     def take(self, row: Row) -> list[Match]:
+        """The next row, when the deadlines up to its time have been passed; returns the matches that it decides."""
         partial: list[Partial] = []
         complete: list[Match] = []
         asked = self._search.automaton.asked

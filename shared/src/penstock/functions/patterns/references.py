@@ -88,7 +88,7 @@ class Condition:
     looking_back: Expr | None
     """What looks back, with columns in place of what is asked."""
     asked: tuple[tuple[str, Asked], ...]
-    """What is asked, by the names of those columns; if a predicate looks back, the rows of variables by their names."""
+    """What is asked, by the names of those columns; of a predicate that looks back, each variable's rows by its name."""
     predicate: Predicate | None = None
     """Instead of both parts."""
 

@@ -249,7 +249,7 @@ class _Builder:
 
 
 class _Attempt(Protocol):
-    """What goes on of the matches that begin with one row."""
+    """The search for the preferred match among those that begin with one row."""
 
     taken: int
     """How many rows it has."""
@@ -260,7 +260,7 @@ class _Attempt(Protocol):
         ...
 
     def take(self, rows: Sequence[Row], begin: int, limit: int) -> None:
-        """Take those that it has not taken, as long as it goes on, of the rows from the place `begin` up to `limit`."""
+        """Take the rows from place `begin` up to `limit` that it has not taken yet, until it ends."""
 
     def match(self, rows: Sequence[Row], begin: int) -> Link | None:
         """The last row of the match that it is, if any."""
@@ -365,7 +365,7 @@ class PreferredSearch(RowSearch):
     """
 
     def __init__(self, search: Search[RegularAutomaton], rows: Iterable[Row] = (), matches: int = 0) -> None:
-        super().__init__(search.automaton.beginning)
+        super().__init__()
         self.rows = list(rows)
         self.matches = matches
         self._search = search
@@ -387,10 +387,6 @@ class PreferredSearch(RowSearch):
     def take_rows(self, rows: Iterable[Row]) -> None:
         self.rows += rows
         self.told += self._go_on()
-
-    def take(self, row: Row) -> list[Match]:
-        self.rows.append(row)
-        return [match for _, match in self._go_on()]
 
     def pass_gap(self) -> list[Match]:
         return self.end()
@@ -420,9 +416,10 @@ class PreferredSearch(RowSearch):
         """Take the rows that are not taken; returns the matches that are decided, with the times when they are.
 
         Args:
-            decide: end the attempt that goes on then, and go on with the rows behind its first one.
+            decide: end the current attempt then, and continue with the rows behind its first one.
         """
-        rows, attempt, within_us = self.rows, self._attempt, self._search.within_us
+        rows, attempt = self.rows, self._attempt
+        within_us, beginning = self._search.within_us, self._search.automaton.beginning
         found: list[tuple[int, Match]] = []
         begin, now = 0, MIN_WATERMARK
         while begin + attempt.taken < len(rows) or decide:
@@ -444,7 +441,7 @@ class PreferredSearch(RowSearch):
                 self.matches += 1
                 found.append((now, Match(first, link, self.matches)))
                 begin += self._passed_by(link, first) - first.number
-            while begin < len(rows) and not rows[begin].fulfilled & self._beginning:
+            while begin < len(rows) and not rows[begin].fulfilled & beginning:
                 begin += 1
             attempt = self._new_attempt()
         self._attempt = attempt

@@ -12,10 +12,9 @@ from penstock.sql.binding.expressions import Expressions, has_aggregate
 from penstock.sql.binding.names import Bound, columns_in, has_query, is_correlated, rewritten, within
 from penstock.sql.binding.relations import Relation, fresh, updates_with_keys, with_computed
 from penstock.sql.functions.aggregates import IN_PYTHON
-from penstock.sql.functions.arguments import sql_name
+from penstock.sql.functions.arguments import python_signature
 from penstock.sql.functions.casts import as_parameter
 from penstock.sql.functions.function import PythonAggregate
-from penstock.sql.python_functions import PythonFunction
 from penstock.sql.syntax import Call, Part, Query
 
 Change = Callable[[Part], Part]
@@ -95,7 +94,8 @@ def _called(context: Context, relation: Relation, call: Call) -> tuple[Relation,
     count, most = len(call.arguments), len(function.parameters)
     if not function.least <= count <= most:
         takes = str(most) if function.least == most else f"{function.least} to {most}"
-        raise context.error(call, f"{call.function} takes {takes} arguments, not {count}: {_signature(function)}")
+        signature = python_signature(function.name, function.parameters)
+        raise context.error(call, f"{call.function} takes {takes} arguments, not {count}: {signature}")
     relation = updates_with_keys(relation)
     binds = Expressions(context, relation.rows.node.row_schema)
     made = {}
@@ -108,8 +108,3 @@ def _called(context: Context, relation: Relation, call: Call) -> tuple[Relation,
     column = fresh(call.function.lower(), relation.rows.schema.names)
     rows = call_function(relation.rows, column, function.function, tuple(made), function.gives)
     return relation.with_rows(rows), column
-
-
-def _signature(function: PythonFunction) -> str:
-    parameters = ", ".join(f"{each.name} {sql_name(each.type)}" for each in function.parameters)
-    return f"{function.name}({parameters})"

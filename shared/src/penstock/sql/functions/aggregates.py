@@ -20,6 +20,7 @@ from penstock.sql.functions.arguments import (
     need_boolean,
     need_number,
     need_text,
+    python_signature,
     sql_name,
 )
 from penstock.sql.functions.casts import as_parameter, text_of
@@ -49,9 +50,9 @@ def _in_python(arguments: Sequence[Argument], options: Options, filter: Filter) 
     assert isinstance(function, PythonAggregate)
     _refuse_distinct(function.name, options)
     if len(arguments) != len(function.parameters):
-        takes = ", ".join(f"{each.name} {sql_name(each.type)}" for each in function.parameters)
         raise PipelineError(
-            f"{function.name} takes {len(function.parameters)} arguments, not {len(arguments)}: {function.name}({takes})"
+            f"{function.name} takes {len(function.parameters)} arguments, not {len(arguments)}: "
+            f"{python_signature(function.name, function.parameters)}"
         )
     values: list[Expr] = []
     for parameter, value in zip(function.parameters, arguments, strict=True):
@@ -62,7 +63,9 @@ def _in_python(arguments: Sequence[Argument], options: Options, filter: Filter) 
 
 
 IN_PYTHON: Final = AggregateFunction("PYTHON AGGREGATE", "f(x, ...)", "An aggregate in Python.", _in_python, 1, None)
-"""What stands for aggregates in Python, which are the option `function`; no text can name it."""
+"""Calls of user-defined aggregates are rewritten to calls of this one, with the user's as the option `function`.
+
+The space in its name keeps SQL texts from calling it."""
 
 
 def _count(arguments: Sequence[Argument], options: Options, filter: Filter) -> Expr:

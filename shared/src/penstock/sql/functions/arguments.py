@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from penstock.errors import PipelineError
@@ -27,6 +27,7 @@ from penstock.types import (
     TIMESTAMP,
     DataType,
     DecimalType,
+    Field,
     ListType,
     MapType,
     Scalar,
@@ -57,6 +58,11 @@ def sql_name(kind: DataType) -> str:
             return f"MAP<STRING, {sql_name(value)}>"
         case StructType(fields=fields):
             return f"ROW<{', '.join(f'{field.name} {sql_name(field.type)}' for field in fields)}>"
+
+
+def python_signature(name: str, parameters: Sequence[Field]) -> str:
+    """A function in Python as SQL calls it: `DISCOUNTED(price DOUBLE, percent BIGINT)`."""
+    return f"{name}({', '.join(f'{each.name} {sql_name(each.type)}' for each in parameters)})"
 
 
 def call(function: str, *args: Argument | Expr | Value, **options: Option) -> Expr:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import count, islice, repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
@@ -171,7 +171,7 @@ class MatchOperator(PassingOperator):
         values = self._searching.values_of(rows, selected)
         taken = _Taken(times[gaps.kept].tolist(), fulfilled.tolist(), values, gaps.before)
         end = 0
-        objects = self._objects(states[place] for place in looked_at)
+        objects = self._objects([states[place] for place in looked_at])
         for place, number, behind, kept in zip(looked_at, gaps.lengths, gaps.behind, objects, strict=True):
             state, begin, end = states[place], end, end + number
             if state is None and number == 1 and behind == _NO_GAP and self._is_put(keys[place], taken, begin):
@@ -195,8 +195,10 @@ class MatchOperator(PassingOperator):
         )
         return True
 
-    def _objects(self, states: Iterable[tuple[Any, ...] | None]) -> list[list[Any]]:
-        """Of keys the rows that are kept as objects, as far as these are read."""
+    def _objects(self, states: Sequence[tuple[Any, ...] | None]) -> list[list[Any]]:
+        """The kept rows of each key as objects, if predicates read them; otherwise empty lists."""
+        if not self._searching.reads_rows:
+            return [[]] * len(states)
         return self._searching.objects_of([None if state is None else state[3:] for state in states])
 
     def _opened(self, state: tuple[Any, ...] | None, objects: list[Any]) -> tuple[RowSearch, int]:

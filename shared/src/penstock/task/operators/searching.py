@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import numpy as np
 import polars as pl
 
-from penstock.errors import PenstockError, UserCodeError, described, function_name, shown
+from penstock.errors import PenstockError, UserCodeError, function_name, shown
 from penstock.expressions import Expr, to_polars
 from penstock.functions.patterns.automaton import Automaton, bits_of
 from penstock.functions.patterns.definitions import Regular
@@ -27,6 +27,7 @@ from penstock.functions.patterns.references import NUMBER, ROWS, SEEN, VARIABLE,
 from penstock.functions.patterns.regular import PreferredSearch
 from penstock.plan.operations.match_rows import MatchRows
 from penstock.state.number_columns import of_numbers, tuples_of
+from penstock.task.operators.rowwise import raised
 from penstock.task.rows import RowReader
 
 if TYPE_CHECKING:
@@ -173,13 +174,12 @@ class Searching:
         return [(*each, row) for each, row in zip(values, self._reader.rows(rows), strict=True)]
 
     def objects_of(self, kept: Sequence[Sequence[Sequence[Any]] | None]) -> list[list[Any]]:
-        """Of several keys the rows that are kept as objects, if predicates read them; else nothing.
+        """The kept rows of each key as objects; there are predicates that read them.
 
         Args:
             kept: of every key a list for each column that is kept; None if there is nothing.
         """
-        if self._reader is None or not self.reads_rows:
-            return [[] for _ in kept]
+        assert self._reader is not None
         columns = [
             of_numbers(name, list(chain.from_iterable(each[place] for each in kept if each)), self.types[name])
             for name, place in self._row_columns
@@ -309,9 +309,7 @@ def _checked(function: Callable[..., Any], row: Any, *matched: dict[str, list[An
     except PenstockError:
         raise
     except Exception as error:  # whatever the user's function raises
-        raise UserCodeError(
-            f"the condition {function_name(function)} raised {described(error)}; row: {shown(row)}"
-        ) from error
+        raise raised(f"the condition {function_name(function)}", row, error) from error
     if not isinstance(found, bool | np.bool_):
         raise UserCodeError(
             f"the condition {function_name(function)} returned {shown(found)}, not True or False; row: {shown(row)}"
