@@ -82,8 +82,12 @@ class Compose:
         self._command = [*(["docker", "compose"] if has_plugin else ["docker-compose"]), "--project-name", project]
 
     def __call__(self, *arguments: str, timeout_s: float = 600) -> str:
-        """What `docker compose ...` prints."""
-        return run(*self._command, *arguments, timeout_s=timeout_s, **self._variables)
+        """What `docker compose ...` prints. If it fails, the error has the last lines of every container, too."""
+        try:
+            return run(*self._command, *arguments, timeout_s=timeout_s, **self._variables)
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            logs = run(*self._command, "logs", "--tail", "20", check=False, **self._variables)
+            raise AssertionError(f"{error}\n{logs}") from error
 
     def down(self, *options: str, deadline_s: float = 60) -> None:
         """Remove everything. The engine frees the network of a container a moment after the container is gone."""

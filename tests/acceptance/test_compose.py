@@ -163,7 +163,7 @@ def test_the_daily_pipeline_runs_on_spark(demo: Demo) -> None:
         "day=2026-01-01",
     )
     for _ in range(2):  # the second one finds the run finished
-        demo.compose("run", "--rm", "--no-deps", "demo-daily", "submit", *daily, timeout_s=300)
+        demo.compose("run", "--rm", "--no-deps", "demo-daily", "submit", *daily, timeout_s=900)
         found = table("tables/spent").with_columns(pl.col("window_start").dt.strftime("%Y-%m-%dT%H:%M:%S%z"))
         assert windows(found.to_dicts()) == expected(ROWS, closed=False)
 

@@ -27,6 +27,7 @@ OPERATORS = {
 def test_operators_hold_with_incremental_checkpoints(part: str) -> None:
     """What the plugin `tests.unit.task.incremental_checkpoints` makes of each snapshot changes no answer."""
     command = [
+        "nice",  # nothing here waits for anybody: containers and servers of the tests beside go first
         sys.executable,
         "-m",
         "pytest",
