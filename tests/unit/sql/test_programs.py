@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -71,6 +72,14 @@ def test_a_timestamp_without_a_zone_is_in_utc(folder: Path, time: str) -> None:
         assert written(folder, berlin + fill.replace("'totals'", "'berlin'"), out="berlin") == [
             {"at": "2025-12-31T23:30:00Z"}
         ]
+
+
+def test_rows_have_the_columns_of_their_table_in_its_order(folder: Path) -> None:
+    """However the text names them: a format without names, and whoever reads files in order, relies on it."""
+    rows = written(
+        folder, ORDERS + "INSERT INTO totals (total, id) SELECT price AS total, id FROM orders WHERE price > 28"
+    )
+    assert [list(row) for row in rows] == [["id", "total"]]
 
 
 def test_columns_may_be_named_in_any_order(folder: Path) -> None:
@@ -180,6 +189,59 @@ def test_a_table_like_another_has_its_columns_and_settings(folder: Path) -> None
     like = "CREATE TABLE o WITH ('path' = 'elsewhere') LIKE totals; INSERT INTO o SELECT id, price FROM orders;"
     assert written(folder, ORDERS + like) == []
     assert len([line for part in (folder / "elsewhere").glob("part-*") for line in part.read_text().splitlines()]) == 30
+
+
+AS_QUERY = "WITH ('connector' = 'filesystem', 'path' = 'totals', 'format' = 'json')"
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ("", {"id": 2, "price": 29.0, "doubled": 58.0}),
+        ("(note STRING, price DOUBLE, half AS price / 2)", {"note": None, "id": 2, "price": 29.0, "doubled": 58.0}),
+        ("(price FLOAT NOT NULL, id BIGINT)", {"id": 2, "price": 29.0, "doubled": 58.0}),
+        ("(doubled, id, price)", {"doubled": 58.0, "id": 2, "price": 29.0}),
+    ],
+)
+def test_a_table_of_a_query_has_its_columns_behind_those_that_are_declared(
+    folder: Path, columns: str, expected: dict[str, Any]
+) -> None:
+    """And a declared column in place of one of the query that has its name; a list without types orders them."""
+    query = "SELECT id, CAST(price AS FLOAT) AS price, doubled FROM orders WHERE price > 28"
+    orders = ORDERS.replace("totals (", "others (")
+    assert [
+        list(row.items()) for row in written(folder, f"{orders} CREATE TABLE totals {columns} {AS_QUERY} AS {query}")
+    ] == [list(expected.items())]
+
+
+def test_a_table_of_a_query_is_not_filled_if_it_is_there(folder: Path) -> None:
+    """By IF NOT EXISTS."""
+    make = f"CREATE TABLE IF NOT EXISTS totals {AS_QUERY} AS SELECT MAX(id) AS id FROM orders;"
+    text = ORDERS.replace("totals (", "others (") + make + make
+    plan = LogicalPlan("job")
+    Program.of(SqlText(text)).add_to(plan)
+    assert [node.uid for node in plan if isinstance(node.operation, Write)] == ["totals.write"]
+    assert written(folder, text) == [{"id": 2}]
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ("(a, c)", "c needs a type; there are: a, b"),
+        ("(a, c INT)", "a needs a type, or all columns go without"),
+        ("(a)", "the query has a column b too; name all of its columns, or none"),
+        ("(c INT NOT NULL)", "c is NOT NULL and is not named"),
+        ("(a DATE)", "'a' is INT, and a of the table DATE; CAST it"),
+    ],
+)
+def test_columns_of_a_table_of_a_query_fit_the_query(columns: str, reason: str) -> None:
+    """And a table that is refused is not declared."""
+    session = Session(LogicalPlan("job"))
+    text = SqlText(f"CREATE TABLE totals {columns} {AS_QUERY} AS SELECT 1 AS a, 2 AS b")
+    [part] = statements(text)
+    with pytest.raises(SqlError, match=re.escape(reason)):
+        session.execute(text, part, lambda rows: None)
+    assert not session.catalogue.tables
 
 
 def test_views_are_queries_with_names(folder: Path) -> None:

@@ -29,7 +29,7 @@ from penstock.sql.binding.context import Context
 from penstock.sql.binding.queries import Binder
 from penstock.sql.parsing import statements
 from penstock.sql.programs import Session
-from penstock.sql.syntax import Describe, Explain, Insert, Part, Query, SetOption, Show, StatementSet
+from penstock.sql.syntax import CreateTable, Describe, Explain, Insert, Part, Query, SetOption, Show, StatementSet
 from penstock.sql.text import SqlText, read_sql
 
 try:
@@ -163,7 +163,7 @@ class Asked:
         if isinstance(statement, Query):
             answer = answer_of(context, Binder(context).ordered(statement))
             plan = self.pipeline.plan.ending_in(answer.rows.node, Write(console.Sink()))
-        elif isinstance(statement, Insert | StatementSet):
+        elif isinstance(statement, Insert | StatementSet) or (isinstance(statement, CreateTable) and statement.query):
             session = self.session.over(replace(self.pipeline.plan, nodes=[]))
             session.execute(context.text, statement, lambda rows: None)
             plan = session.plan

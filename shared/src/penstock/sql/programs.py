@@ -27,6 +27,7 @@ from penstock.sql.functions.arguments import sql_name
 from penstock.sql.parsing import statements
 from penstock.sql.python_functions import imported
 from penstock.sql.syntax import (
+    ColumnDefinition,
     CreateFunction,
     CreateTable,
     CreateView,
@@ -34,6 +35,7 @@ from penstock.sql.syntax import (
     Drop,
     Explain,
     Insert,
+    Name,
     Part,
     Query,
     ResetOption,
@@ -228,14 +230,55 @@ class Session:
             statement = self._like(context, part)
         if not statement.columns and not part.query:
             raise context.error(part, "the table has no columns; write CREATE TABLE t (a INT, b STRING) WITH (...)")
-        if not statement.settings and not part.query:
+        if not statement.settings:
             raise context.error(part, "a table needs WITH ('connector' = ...), which says where its rows are")
-        if part.query is not None:
-            raise context.error(part, "CREATE TABLE ... AS is not supported yet; write CREATE TABLE, then INSERT INTO")
+        insert = None
+        if statement.query is not None:
+            statement, insert = self._as_query(context, statement, statement.query)
         table = DeclaredTable(statement, context)
         with context.at(part.span):
             connector_of(table.settings())
         self.catalogue.tables[part.name] = table
+        if insert is None:
+            return
+        try:
+            self._insert(context, insert)
+        except PipelineError:
+            del self.catalogue.tables[part.name]
+            raise
+
+    def _as_query(self, context: Context, part: CreateTable, query: Query) -> tuple[CreateTable, Insert]:
+        """CREATE TABLE ... AS as the statements that it stands for.
+
+        The table has the columns that the text declares for it, and behind them those of the query, in whose place a
+        declared column of the same name stands. Where the text names columns without types, these are the query's, in
+        that order.
+        """
+        scratch = self.over(replace(self.plan, nodes=[]))
+        bound = Binder(Context(context.text, scratch.plan, scratch.catalogue)).ordered(query)
+        found = {
+            each.name: ColumnDefinition(each.name, each.type, each.nullable, span=query.span)
+            for each in finished(context, bound).node.row_schema.fields
+        }
+        insert = Insert(
+            Name((part.name,)), tuple(Name((name,), span=query.span) for name in found), query, span=part.span
+        )
+        declared = {each.name: each for each in part.columns}
+        named = [each for each in part.columns if each.type is None and each.computed is None]
+        for each in named:
+            if each.name not in found:
+                raise context.error(each, f"{each.name} needs a type; {nearest(each.name, found)}")
+            if len(named) < len(declared):
+                raise context.error(each, f"{each.name} needs a type, or all columns go without")
+        if missing := [name for name in found if named and name not in declared]:
+            raise context.error(named[-1], f"the query has a column {missing[0]} too; name all of its columns, or none")
+        columns = (
+            [found[name] for name in declared]
+            if named
+            else [each for each in part.columns if each.name not in found]
+            + [declared.get(name, each) for name, each in found.items()]
+        )
+        return replace(part, columns=tuple(columns), query=None), insert
 
     def _like(self, context: Context, part: CreateTable) -> CreateTable:
         meant = alike(part.like or "", self.catalogue.tables)
@@ -365,7 +408,7 @@ class Session:
                 if not each.nullable:
                     raise context.error(part, f"{each.name} is NOT NULL and is not named; the query has to give it")
                 made[each.name] = lit(None).cast(each.type)
-        if [(each.name, col(each.name).node) for each in given] == [(name, expr.node) for name, expr in made.items()]:
+        if [(each.name, col(each.name).node) for each in given] == [(name, made[name].node) for name in target.names]:
             return rows
         kept = as_keyed_by(rows, plain_columns(made), "insert")
         return project(kept, "select", tuple((name, made[name]) for name in target.names))

@@ -437,7 +437,9 @@ class Setting(Part):
 
 @dataclass(frozen=True)
 class ColumnDefinition(Part):
-    """A column of CREATE TABLE: a physical one has a type, a computed one an expression, a metadata one both names."""
+    """A column of CREATE TABLE: a physical one has a type, a computed one an expression, a metadata one both names.
+
+    A column that has neither a type nor an expression is one of the query of CREATE TABLE ... AS."""
 
     name: str
     type: DataType | None

@@ -24,6 +24,7 @@ from penstock.sql.syntax import (
     StatementSet,
     Watermark,
 )
+from penstock.sql.text import SqlError
 from penstock.sql.tokens import Token
 
 _REFUSED: Final = {
@@ -55,6 +56,9 @@ _OF_DATABASES: Final = ("DEFAULT", "UNIQUE", "CHECK", "REFERENCES", "AUTO_INCREM
 
 class Parser(QueryParser):
     """Parses texts of statements."""
+
+    _untyped: SqlError | None = None
+    """What is wrong with the first column of a table that has a name alone, if no query follows that gives its type."""
 
     def statements(self) -> list[Part]:
         """All statements, which semicolons part."""
@@ -140,6 +144,7 @@ class Parser(QueryParser):
         columns: list[ColumnDefinition] = []
         watermark: Watermark | None = None
         key: tuple[str, ...] = ()
+        self._untyped = None
         if self.accept("("):
             while not columns or self.accept(","):
                 here = self.next
@@ -172,6 +177,8 @@ class Parser(QueryParser):
         settings = self._settings() if self.accept("WITH") else ()
         like = self._like() if self.accept("LIKE") else None
         query = self.query() if self.accept("AS") else None
+        if self._untyped is not None and query is None:
+            raise self._untyped
         return CreateTable(
             name, tuple(columns), watermark, key, partitioned, settings, like, query, new, span=self.since(start)
         )
@@ -203,6 +210,10 @@ class Parser(QueryParser):
             computed = self.expression()
             self._comment()
             return ColumnDefinition(name, None, computed=computed, span=self.since(start)), False
+        if self.next.value in (",", ")"):
+            self.expect("a type")
+            self._untyped = self._untyped or self.unexpected()
+            return ColumnDefinition(name, None, span=self.since(start)), False
         kind, _ = self.type()
         metadata, virtual = None, False
         if self.accept("METADATA"):
