@@ -42,8 +42,9 @@ PROGRAMS: Final = ("java", "redis-server", "docker", "dockerd", "docker-compose"
 _WRITTEN: Final = "groups.json"
 LONGEST: Final = (
     "containers",
-    "incremental joins",
     "incremental changes",
+    "incremental joins",
+    "incremental regular joins",
     "incremental windows",
     "tests/e2e/test_chaos.py",
     "tests/acceptance/test_helm.py",

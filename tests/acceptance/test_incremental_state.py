@@ -13,16 +13,17 @@ from tests.lanes import VARIABLE
 
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests" / "unit" / "task"
-PARTS = {"changes": 140, "joins": 145, "windows": 100}
-"""A third of the operators each, so that no process is left alone with them, and how many tests they have at least."""
+PARTS = {"changes": 140, "joins": 90, "regular joins": 55, "windows": 100}
+"""A part of the operators each, so that no process is left alone with them, and how many tests they have at least."""
 OPERATORS = {
     "changes": ("changes", "final", "running", "top_and_deduplicate", "top_changes"),
-    "joins": ("joins", "regular_joins"),
+    "joins": ("joins",),
+    "regular joins": ("regular_joins",),
     "windows": ("match", "sessions", "sort", "temporal_filter", "window_changes", "windows"),
 }
 
 
-@pytest.mark.timeout(1_300)
+@pytest.mark.timeout(1_900)
 @pytest.mark.parametrize("part", [pytest.param(part, marks=pytest.mark.group(f"incremental {part}")) for part in PARTS])
 def test_operators_hold_with_incremental_checkpoints(part: str) -> None:
     """What the plugin `tests.unit.task.incremental_checkpoints` makes of each snapshot changes no answer."""
@@ -41,7 +42,7 @@ def test_operators_hold_with_incremental_checkpoints(part: str) -> None:
     command += ["--deselect", "tests/unit/task/test_changes.py::test_a_key_whose_rows_are_gone_begins_anew"]
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=1_200
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=1_800
     )
     assert done.returncode == 0, done.stdout[-8_000:] + done.stderr[-2_000:]
     passed = re.search(r"(\d+) passed", done.stdout)

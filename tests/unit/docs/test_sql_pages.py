@@ -95,9 +95,10 @@ def test_a_result_is_of_the_kind_that_the_page_says(kind: str, query: str) -> No
     [rows] = found
     assert ("append" if rows.node.mode == "append" else "updates") == kind
     if kind == "updates":
-        above = [node.operation for node in ancestors(rows.node) if node.traits.keeps_state and node.verb != "read"]
-        kept = [rows.node.operation] if rows.node.traits.keeps_state else []
-        assert {getattr(each, "ttl_us", None) for each in (*kept, *above)} == {7_000_000}
+        keeping = [
+            node for node in (rows.node, *ancestors(rows.node)) if node.traits.keeps_state and node.verb != "read"
+        ]
+        assert {node.traits.ttl_us for node in keeping} == {7_000_000}
 
 
 @pytest.mark.parametrize("page", sql_pages.PAGES)

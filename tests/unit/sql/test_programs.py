@@ -19,6 +19,7 @@ from penstock.graph.jobgraph import JobGraph, build_job_graph
 from penstock.loading import load_pipeline
 from penstock.plan.logical import LogicalPlan
 from penstock.plan.operations.read import Read
+from penstock.plan.operations.regular_join import RegularJoin
 from penstock.plan.operations.write import Write
 from penstock.sql.parsing import statements
 from penstock.sql.programs import Program, Session
@@ -310,6 +311,85 @@ def test_settings_of_a_text_are_those_of_its_pipeline(folder: Path) -> None:
     assert pipeline.name == "nightly"
     assert pipeline.plan.state_ttl_us == 7_200_000_000
     assert pipeline.plan.max_parallelism == 12
+
+
+HOUR, DAY = 3_600_000_000, 86_400_000_000
+
+
+@pytest.mark.parametrize(
+    ("query", "kept"),
+    [
+        ("SELECT /*+ STATE_TTL('o' = '1d') */ id, COUNT(*) FROM orders AS o GROUP BY id", [DAY]),
+        ("SELECT /*+ STATE_TTL('ORDERS' = '1 h') */ DISTINCT id FROM orders", [HOUR]),
+        ("SELECT /*+ STATE_TTL('orders' = '0s') */ COUNT(*) FROM orders WHERE id > 1", [None]),
+        ("SELECT /*+ STATE_TTL('orders' = '1h') */ id, COUNT(*) FROM orders GROUP BY ROLLUP (id)", [HOUR]),
+        (
+            "SELECT id FROM (SELECT /*+ STATE_TTL('orders' = '1h') */ DISTINCT id FROM orders) GROUP BY id",
+            [HOUR, 2 * DAY],
+        ),
+        (
+            "SELECT /*+ STATE_TTL('a' = '1d', 'b' = '1h') */ a.id FROM orders AS a, orders AS b WHERE a.id = b.id",
+            [(DAY, HOUR)],
+        ),
+        (
+            "SELECT /*+ STATE_TTL('b' = '1h') */ a.id FROM orders AS a LEFT JOIN orders AS b ON a.id = b.id",
+            [(2 * DAY, HOUR)],
+        ),
+        (
+            "SELECT /*+ STATE_TTL('a' = '1h', 'b' = '1d', 'c' = '0s') */ a.id "
+            "FROM orders AS a JOIN orders AS b ON a.id = b.id JOIN orders AS c ON c.id = a.id",
+            [(HOUR, DAY), (2 * DAY, None)],
+        ),
+        (
+            "SELECT /*+ STATE_TTL('a' = '1h') */ a.id FROM orders AS a WHERE id IN (SELECT id FROM orders)",
+            [(HOUR, 2 * DAY)],
+        ),
+    ],
+)
+def test_a_hint_says_how_long_the_state_of_a_table_is_kept(folder: Path, query: str, kept: list[Any]) -> None:
+    """In the joins and groupings of its own query; elsewhere it is as SET says."""
+    plan = LogicalPlan("job")
+    session = Session(plan)
+    for text in (SqlText(ORDERS), SqlText("SET 'table.exec.state.ttl' = '2d'"), SqlText(query)):
+        for part in statements(text):
+            session.execute(text, part, lambda rows: None)
+    found = [
+        each.operation.ttls_us if isinstance(each.operation, RegularJoin) else each.traits.ttl_us
+        for each in plan
+        if each.verb in ("join", "agg", "deduplicate", "distinct")
+    ]
+    assert found == kept
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("SELECT /*+ STATE_TTL('o' = '1h') */ id FROM orders AS o", "STATE_TTL says nothing of o here"),
+        ("SELECT /*+ STATE_TTL('totals' = '1h') */ DISTINCT id FROM orders", "there is no table 'totals' in FROM"),
+        (
+            "SELECT /*+ STATE_TTL('orders' = 'soon') */ DISTINCT id FROM orders",
+            "STATE_TTL of orders: 'soon' is not a duration",
+        ),
+        (
+            "SELECT /*+ STATE_TTL('orders' = '1h', 'Orders' = '2h') */ DISTINCT id FROM orders",
+            "STATE_TTL says of Orders twice",
+        ),
+        (
+            "SELECT /*+ STATE_TTL(orders) */ DISTINCT id FROM orders",
+            "STATE_TTL: orders is no setting; write 'key' = 'value'",
+        ),
+        ("SELECT DISTINCT id FROM orders /*+ STATE_TTL('orders' = '1h') */", "STATE_TTL stands behind SELECT"),
+        (
+            "SELECT /*+ STATE_TTL('orders' = '1h') */ COUNT(*) "
+            "FROM TUMBLE(TABLE orders, DESCRIPTOR(at), INTERVAL '1' DAY) GROUP BY window_start, window_end",
+            "STATE_TTL says nothing of orders here",
+        ),
+    ],
+)
+def test_a_hint_without_a_meaning_is_an_error(folder: Path, query: str, reason: str) -> None:
+    """Whoever bounds state is to know that it is bounded."""
+    with pytest.raises(SqlError, match=re.escape(reason)):
+        Program.of(SqlText(ORDERS + query)).add_to(LogicalPlan("job"))
 
 
 def test_a_file_travels_to_a_cluster_as_it_is(folder: Path) -> None:

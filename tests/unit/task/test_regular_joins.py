@@ -40,6 +40,8 @@ SIDES = (
 )
 HOWS = ["inner", "left", "right", "full", "semi", "anti"]
 TTL = 1_000
+TTLS = st.sampled_from([(TTL, TTL), (TTL, None), (None, TTL), (TTL // 3, TTL)])
+"""Of both inputs, of one, and of each its own."""
 
 
 def input_of(number: int, mode: Mode, *, event_time: bool) -> Node:
@@ -71,8 +73,11 @@ CONDITIONS: tuple[tuple[Expr, Callable[[Any, Any], bool]], ...] = (
 WHERES = st.sampled_from([None, *range(len(CONDITIONS))])
 
 
+Ttl = int | tuple[int | None, int | None] | None
+
+
 def join_node(
-    how: Any, modes: tuple[Mode, Mode], *, ttl: int | None = None, event_time: bool = True, where: int | None = None,
+    how: Any, modes: tuple[Mode, Mode], *, ttl: Ttl = None, event_time: bool = True, where: int | None = None,
     nulls_equal: bool = False,
 ) -> Node:  # fmt: skip
     inputs = tuple(input_of(number, mode, event_time=event_time) for number, mode in enumerate(modes))
@@ -82,7 +87,9 @@ def join_node(
         fields = list(SIDES[0])
     append = how in ("inner", "semi") and modes == ("append", "append")
     schema = Schema((*fields, *([] if append else [CHANGE])))
-    operation = RegularJoin(how, ttl, None if where is None else CONDITIONS[where][0], nulls_equal)
+    operation = RegularJoin(
+        how, ttl if isinstance(ttl, tuple) else (ttl, ttl), None if where is None else CONDITIONS[where][0], nulls_equal
+    )
     return Node("n2", operation, inputs, schema, row_class(schema), event_time, mode="append" if append else "retract")
 
 
@@ -221,12 +228,12 @@ def check_what_holds(
 
 @pytest.mark.parametrize("how", HOWS)
 @settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 10**9), changes=st.tuples(st.booleans(), st.booleans()), where=WHERES)
-def test_what_is_forgotten_takes_nothing_back_that_was_not_sent(how, seed, changes, where):
+@given(seed=st.integers(0, 10**9), changes=st.tuples(st.booleans(), st.booleans()), where=WHERES, ttl=TTLS)
+def test_what_is_forgotten_takes_nothing_back_that_was_not_sent(how, seed, changes, where, ttl):
     """While rows are forgotten at any time, every prefix of the changes is one of a table; then nothing is left."""
     chance = random.Random(seed)
     modes: Any = tuple("retract" if each else "append" for each in changes)
-    harness = OperatorHarness(join_node(how, modes, ttl=TTL, where=where), max_parallelism=GROUPS)
+    harness = OperatorHarness(join_node(how, modes, ttl=ttl, where=where), max_parallelism=GROUPS)
     held: tuple[Counter[Any], Counter[Any]] = (Counter(), Counter())
     standing = Standing()
     for _ in range(chance.randrange(1, 25)):
@@ -242,18 +249,18 @@ def test_what_is_forgotten_takes_nothing_back_that_was_not_sent(how, seed, chang
         no_key = (None, None, 0.0, False) if number == 0 else ((), None, False)
         harness.frame(frame_of([no_key], number, mode, [0]), number)
     for operator in harness.operators:
-        if operator._now_us == harness.now_us:  # it was given that row
+        if operator._now_us == harness.now_us and None not in ttl:  # it was given that row
             assert not operator.snapshot().keyed.segments()
 
 
 @pytest.mark.parametrize("how", HOWS)
 @settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 10**9), changes=st.tuples(st.booleans(), st.booleans()), where=WHERES)
-def test_what_is_sent_while_rows_are_forgotten_is_what_one_sends_that_never_restarts(how, seed, changes, where):
+@given(seed=st.integers(0, 10**9), changes=st.tuples(st.booleans(), st.booleans()), where=WHERES, ttl=TTLS)
+def test_what_is_sent_while_rows_are_forgotten_is_what_one_sends_that_never_restarts(how, seed, changes, where, ttl):
     """Whatever was forgotten at a restore, in whichever subtask, and however often."""
     chance = random.Random(seed)
     modes: Any = tuple("retract" if each else "append" for each in changes)
-    node = join_node(how, modes, ttl=TTL, where=where)
+    node = join_node(how, modes, ttl=ttl, where=where)
     steady, harness = (OperatorHarness(node, max_parallelism=GROUPS) for _ in range(2))
     held: tuple[Counter[Any], Counter[Any]] = (Counter(), Counter())
     for _ in range(chance.randrange(1, 40)):
@@ -271,6 +278,22 @@ def test_what_is_sent_while_rows_are_forgotten_is_what_one_sends_that_never_rest
             harness.frame(frame_of(rows, number, modes[number], [0 for _ in rows]), number)  # lost
             harness.collected.frames.clear()
             harness = harness.restored(write(), chance.randrange(1, 4))
+
+
+@pytest.mark.parametrize(
+    ("ttl", "met"),
+    [((TTL, TTL), [False, False]), ((TTL, None), [False, True]), ((None, TTL), [True, False])],
+)
+def test_each_input_has_a_time_to_live_of_its_own(ttl, met):
+    """A left row and a right row come, and long after that, one of each that would meet them."""
+    harness = OperatorHarness(join_node("inner", ("append", "append"), ttl=ttl))
+    harness.frame(frame_of([("a", None, 0.0)], 0, "append", [1]), 0)
+    harness.frame(frame_of([((), "b")], 1, "append", [1]), 1)
+    harness.now_us = 2 * TTL
+    harness.frame(frame_of([((), "a")], 1, "append", [1]), 1)
+    harness.frame(frame_of([("b", None, 0.0)], 0, "append", [1]), 0)
+    found = {row["key"] for frame in harness.collected.frames for row in frame.rows(named=True)}
+    assert ["a" in found, "b" in found] == met
 
 
 def test_rows_that_are_taken_back_after_they_were_forgotten_are_counted():

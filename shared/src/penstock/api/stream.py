@@ -329,7 +329,7 @@ class Stream(StreamBase, Generic[T]):
         *,
         on: On,
         how: JoinKind = "inner",
-        ttl: Duration | None = None,
+        ttl: Duration | tuple[Duration | None, Duration | None] | None = None,
         where: Expr | None = None,
         nulls_equal: bool = False,
         suffix: str = "_right",
@@ -350,7 +350,7 @@ class Stream(StreamBase, Generic[T]):
         *,
         on: On,
         how: Literal["left", "right", "full", "anti"],
-        ttl: Duration | None = None,
+        ttl: Duration | tuple[Duration | None, Duration | None] | None = None,
         where: Expr | None = None,
         nulls_equal: bool = False,
         suffix: str = "_right",
@@ -365,7 +365,7 @@ class Stream(StreamBase, Generic[T]):
         within: Duration | tuple[Duration, Duration] | None = None,
         window: FixedWindow | None = None,
         as_of: bool = False,
-        ttl: Duration | None = None,
+        ttl: Duration | tuple[Duration | None, Duration | None] | None = None,
         where: Expr | None = None,
         nulls_equal: bool = False,
         suffix: str = "_right",
@@ -380,7 +380,7 @@ class Stream(StreamBase, Generic[T]):
         within: Duration | tuple[Duration, Duration] | None = None,
         window: FixedWindow | None = None,
         as_of: bool = False,
-        ttl: Duration | None = None,
+        ttl: Duration | tuple[Duration | None, Duration | None] | None = None,
         where: Expr | None = None,
         nulls_equal: bool = False,
         suffix: str = "_right",
@@ -394,7 +394,7 @@ class Stream(StreamBase, Generic[T]):
         within: Duration | tuple[Duration, Duration] | None = None,
         window: FixedWindow | None = None,
         as_of: bool = False,
-        ttl: Duration | None = None,
+        ttl: Duration | tuple[Duration | None, Duration | None] | None = None,
         where: Expr | None = None,
         nulls_equal: bool = False,
         suffix: str = "_right",
@@ -446,8 +446,9 @@ class Stream(StreamBase, Generic[T]):
                 It is not for `as_of` and lookups.
             nulls_equal: whether null in a key is equal to null (SQL: `IS NOT DISTINCT FROM`); otherwise it is equal to
                 nothing. It is not for lookups.
-            ttl: without a word on time, how long a row is kept after it came, in processing time; else `state_ttl`.
-                What was sent of it stays as it is. What takes back a row that is forgotten does nothing, and is counted.
+            ttl: without a word on time, how long a row is kept after it came, in processing time; else `state_ttl`. A
+                pair, such as `("30d", "1d")`, is of the left and of the right rows; "0s" keeps them for ever. What was
+                sent of a row stays as it is. What takes back a row that is forgotten does nothing, and is counted.
             suffix: what is put behind the name of a right column that the left stream has too.
 
         Raises:

@@ -57,7 +57,10 @@ class DeclaredTable:
         given = {each.key: each.value for each in statement.settings}
         for hint in hints:
             if hint.name != "OPTIONS":
-                raise self.context.error(hint, f"there is no hint {hint.name}; there is OPTIONS('key' = 'value')")
+                where = "; STATE_TTL stands behind SELECT" if hint.name == "STATE_TTL" else ""
+                raise self.context.error(
+                    hint, f"there is no hint {hint.name} of tables; there is OPTIONS('key' = 'value'){where}"
+                )
             given.update(hint.settings)
         metadata = {each.name: each.metadata for each in statement.columns if each.metadata is not None}
         time, bound = self._event_time()

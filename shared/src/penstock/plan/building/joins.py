@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 On = str | Sequence[str] | Mapping[str, str]
 """Key columns: those of these names on both sides, or left name to right name."""
+JoinTtl = Duration | tuple[Duration | None, Duration | None] | None
+"""How long rows of a join are kept: of both sides, or of the left and of the right one; None: as the pipeline says."""
 
 _MAY_MISS: Final[dict[JoinKind, tuple[bool, bool]]] = {
     "inner": (False, False), "left": (False, True), "right": (True, False), "full": (True, True),
@@ -108,7 +110,7 @@ def join_current_rows(
     right: Rows,
     on: On,
     how: JoinKind,
-    ttl: Duration | None,
+    ttl: JoinTtl,
     suffix: str,
     where: Expr | None = None,
     *,
@@ -120,14 +122,15 @@ def join_current_rows(
         left, right: the streams.
         on: the key columns.
         how: which rows are sent.
-        ttl: how long rows are kept.
+        ttl: how long rows are kept: of both streams, or a pair of durations of the left and of the right one.
         suffix: what is put behind the name of a right column that the left stream has too.
         where: what must be true of a pair as well, over the columns of both under their names in the results, whatever
             `how` is; null counts as false.
         nulls_equal: whether null is a key like others.
     """
     _check_pipelines(left, right)
-    ttl_us = left.ttl_us(ttl, "join")
+    left_ttl, right_ttl = ttl if isinstance(ttl, tuple) else (ttl, ttl)
+    ttls_us = (left.ttl_us(left_ttl, "join"), left.ttl_us(right_ttl, "join"))
     left, right = current_rows(left, "changes"), current_rows(right, "changes")
     own, other = left.node.row_schema, right.node.row_schema
     keys = _keys(own, other, on)
@@ -144,7 +147,7 @@ def join_current_rows(
             raise PipelineError(f"join: there is a column {RETRACTED!r} already; rename it before")
         schema = Schema((*schema, Field(RETRACTED, BOOLEAN)))
     joined = left.plan.add(
-        RegularJoin(how, ttl_us, where, nulls_equal), inputs, schema, row_type or row_class(schema),
+        RegularJoin(how, ttls_us, where, nulls_equal), inputs, schema, row_type or row_class(schema),
         event_time=all(node.event_time for node in inputs),
         keys=() if facts else _result_keys(keys, left, right if pairs else None, _same_alone(how, where, nulls_equal)),
         mode="append" if facts else "retract",
@@ -230,7 +233,7 @@ def check_of_lookup(where: Expr | None, *, nulls_equal: bool) -> None:
         raise PipelineError("join: nulls_equal= is for joins of two streams; a lookup is not asked for a null key")
 
 
-def check_in_time(other: Rows, ttl: Duration | None) -> None:
+def check_in_time(other: Rows, ttl: JoinTtl) -> None:
     """Raise `PipelineError` if the right rows of a join in time are no facts, or a time to live is given."""
     if ttl is not None:
         raise PipelineError(

@@ -25,11 +25,17 @@ class RegularJoin(Operation):
     """
 
     how: JoinKind
-    ttl_us: int | None = None
+    ttls_us: tuple[int | None, int | None] = (None, None)
+    """How long rows of the left and of the right input are kept; None: as long as they hold."""
     where: Expr | None = None
     """What must be true of a pair, too, over the columns of both inputs."""
     nulls_equal: bool = False
     """Whether null is a key like others; otherwise it equals nothing."""
+
+    @property
+    def expires(self) -> bool:
+        """Whether rows of any input are forgotten."""
+        return self.ttls_us != (None, None)
 
     @property
     def verb(self) -> str:
@@ -37,8 +43,16 @@ class RegularJoin(Operation):
 
     def traits(self, node: Node) -> Traits:
         arrival = "the changes of a row before its last" if node.mode == "retract" else ""
-        kept = kept_for("the rows of both inputs", self.ttl_us, of_changes=all(each.updates for each in node.inputs))
-        return keyed(arrival=arrival, state="scanned", kept=kept, ttl_us=self.ttl_us)
+        left, right = self.ttls_us
+        if left == right:
+            kept = kept_for("the rows of both inputs", left, of_changes=all(each.updates for each in node.inputs))
+        else:
+            kept = "; ".join(
+                kept_for(f"the rows of the {side} input", ttl, of_changes=input.updates)
+                for side, ttl, input in zip(("left", "right"), self.ttls_us, node.inputs, strict=True)
+            )
+        ttl = None if left is None or right is None else max(left, right)
+        return keyed(arrival=arrival, state="scanned", kept=kept, ttl_us=ttl)
 
     def describe(self, node: Node) -> Settings:
         said = describe_pairs(self.where, nulls_equal=self.nulls_equal)
@@ -46,7 +60,7 @@ class RegularJoin(Operation):
 
     def state_signature(self, node: Node) -> Settings | None:
         rows = [[each.mode, schema_to_json(each.schema)] for each in node.inputs]
-        said = {"how": self.how, "expires": self.ttl_us is not None, "event_time": node.event_time, "rows": rows}
+        said = {"how": self.how, "expires": self.expires, "event_time": node.event_time, "rows": rows}
         pairs = describe_pairs(self.where, nulls_equal=self.nulls_equal)
         return {"verb": "regular join", "keys": key_columns(node), **said, **pairs}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from itertools import combinations, product
 from typing import Final
 
@@ -170,10 +171,11 @@ class Group:
         rows = self._relation.rows
         if not self._calls:
             with self._context.at(self._part.span):
-                return Grouped(self._related(distinct_rows(only(self._relation, names).rows, names), keys), dict(keys))
+                made = distinct_rows(only(self._relation, names).rows, names, self._relation.take_ttl())
+                return Grouped(self._related(made, keys), dict(keys))
         aggregates = self._aggregates(names)
         with self._context.at(self._part.span):
-            made = aggregate(keyed(rows, tuple(names)), aggregates, None)
+            made = aggregate(keyed(rows, tuple(names)), aggregates, self._relation.take_ttl())
         return Grouped(self._related(made, keys), {**keys, **self._columns})
 
     def _of_all(self) -> Grouped:
@@ -183,7 +185,7 @@ class Group:
         rows = keyed(seeded, (_KEY,))
         aggregates = self._aggregates((_KEY,), but_seed=True)
         with self._context.at(self._part.span):
-            made = aggregate(rows, aggregates, None)
+            made = aggregate(rows, aggregates, self._relation.take_ttl())
         return Grouped(Relation(made, ()), dict(self._columns))
 
     def _of_sets(self, keys: dict[Part, str], sets: Sequence[Sequence[Part]]) -> Grouped:
@@ -214,9 +216,9 @@ class Group:
         with self._context.at(self._part.span):
             by_sets = grouped(self._relation.rows, "grouping_sets", distinct_sets)
             if aggregates:
-                made = aggregate(by_sets, aggregates, None)
+                made = aggregate(by_sets, aggregates, self._relation.take_ttl())
             else:
-                made = distinct_rows(by_sets, [*names, GROUPING_ID])
+                made = distinct_rows(by_sets, [*names, GROUPING_ID], self._relation.take_ttl())
             if of_all:
                 made = filter_rows(made, ((col(rows_of_set) > 0) | (col(GROUPING_ID) == (1 << len(names)) - 1),))
         relation = self._related(made, keys)
@@ -369,12 +371,12 @@ _SEED: Final = "is_seed"
 _ROWS: Final = "rows_in_window"
 
 
-def distinct_rows(rows: Rows, names: Sequence[str]) -> Rows:
+def distinct_rows(rows: Rows, names: Sequence[str], ttl: timedelta | None = None) -> Rows:
     """The values of these columns, once each: facts of facts, changes of changes."""
     if rows.node.mode == "append":
         only_these = select(rows, tuple(names), {})
-        return deduplicate(keyed(only_these, tuple(names)), "first", None)
-    return distinct(rows, names, None)
+        return deduplicate(keyed(only_these, tuple(names)), "first", ttl)
+    return distinct(rows, names, ttl)
 
 
 def sets_of(part: GroupingSets) -> list[list[Part]]:

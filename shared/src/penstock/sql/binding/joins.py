@@ -165,7 +165,8 @@ class Join:
             joined = join_in_time(left, right, keys, kind, time.time, "_right", where=asked, nulls_equal=nulls_equal)
         else:
             left, right = changes_of(self._left).rows, changes_of(self._right).rows
-            joined = join_current_rows(left, right, keys, kind, None, "_right", where=asked, nulls_equal=nulls_equal)
+            ttl = (self._left.take_ttl(), self._right.take_ttl())
+            joined = join_current_rows(left, right, keys, kind, ttl, "_right", where=asked, nulls_equal=nulls_equal)
         return filter_rows(joined, (where,)) if where is not None and kind == "inner" else joined
 
     def _condition(self, condition: Part) -> Expr:

@@ -92,7 +92,8 @@ def projected(context: Context, select: Select, relation: Relation, clauses: Cla
         found = Relation(rows, (*shown, *hidden), windows=_windows(relation, shown))
         if select.distinct:
             found = changes_of(found)
-            found = replace(found.with_rows(distinct_rows(found.rows, clauses.names)), windows=None)
+            made_once = distinct_rows(found.rows, clauses.names, relation.take_ttl())
+            found = replace(found.with_rows(made_once), windows=None)
     by_event_time = bool(orders) and _rises_with_time(relation, clauses.order[0][0], orders[0])
     return Ordered(found, tuple(orders), _span(item for _, item in clauses.order), by_event_time=by_event_time)
 

@@ -70,6 +70,22 @@ class PendingRank:
     """Those of which the rows are results, if they are partitioned by the bounds."""
 
 
+@dataclass
+class StateTtl:
+    """What the hint STATE_TTL says of a table: how long a join keeps its rows, or a grouping what it has computed."""
+
+    table: str
+    span: Span
+    duration: timedelta
+    used: bool = False
+    """Whether an operator has taken it."""
+
+    def take(self) -> timedelta:
+        """The duration, for an operator that keeps state so long."""
+        self.used = True
+        return self.duration
+
+
 @dataclass(frozen=True)
 class Relation:
     """Rows, and the columns that can be named."""
@@ -79,6 +95,12 @@ class Relation:
     pending: PendingWindow | PendingRank | None = None
     windows: FixedWindow | None = None
     """The windows of which the rows are results, one row's time being the last moment of its window."""
+    state_ttl: StateTtl | None = None
+    """That of the one table whose rows these are, if a hint says it."""
+
+    def take_ttl(self) -> timedelta | None:
+        """How long an operator is to keep these rows, or what it computes of them; None: as the pipeline says."""
+        return None if self.state_ttl is None else self.state_ttl.take()
 
     def field(self, column: Column) -> Field:
         """Its type."""

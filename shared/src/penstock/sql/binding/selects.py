@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import nearest
-from penstock.sql.binding.context import Wanted
+from penstock.sql.binding.context import Context, Wanted
 from penstock.sql.binding.expressions import has_aggregate
 from penstock.sql.binding.group_by import GroupBy, window_call
 from penstock.sql.binding.names import (
@@ -38,12 +39,14 @@ from penstock.sql.binding.relations import (
     Column,
     PendingRank,
     Relation,
+    StateTtl,
     each_once,
 )
 from penstock.sql.binding.set_operations import UNNAMED
 from penstock.sql.binding.subqueries import Subqueries
 from penstock.sql.binding.tables import Items, Tables, filtered
-from penstock.sql.syntax import Call, Name, OrderItem, Part, Select, SelectItem, Star, parts_of
+from penstock.sql.connectors import duration_setting
+from penstock.sql.syntax import Call, Hint, Name, OrderItem, Part, Select, SelectItem, Star, parts_of
 
 if TYPE_CHECKING:
     from penstock.sql.binding.queries import Binder
@@ -65,10 +68,7 @@ class Selecting:
         self._select = with_named_windows(binder.context, select)
         self._outer = outer
         self._order = order
-        for hint in select.hints:
-            raise self._context.error(
-                hint, f"the hint {hint.name} is not supported; there is OPTIONS('key' = 'value') behind a table's name"
-            )
+        self._ttls = state_ttls(binder.context, select.hints)
 
     def bind(self) -> Ordered:
         """The rows, and the order in which they are to be shown.
@@ -76,6 +76,17 @@ class Selecting:
         Raises:
             SqlError: something of it is wrong.
         """
+        found = self._bound()
+        for ttl in self._ttls.values():
+            if not ttl.used:
+                raise self._context.error(
+                    ttl.span,
+                    f"STATE_TTL says nothing of {ttl.table} here: it is for tables of this query's joins that no time "
+                    "bounds, and for the one table of GROUP BY or DISTINCT without windows",
+                )
+        return found
+
+    def _bound(self) -> Ordered:
         scope, relation, correlated = self.source()
         for each in correlated:
             raise self._context.error(
@@ -83,7 +94,7 @@ class Selecting:
             )
         window = window_call(self._context, self._select)
         if window is not None:
-            tables = Tables(self._context, self._binder, self._outer, None)
+            tables = Tables(self._context, self._binder, self._outer, None, {})
             relation = tables.group_window(relation, window)
         scope = replace(scope, relation=relation)
         items = self.expanded(scope)
@@ -113,8 +124,13 @@ class Selecting:
             relation = self._binder.no_table()
             scope = Scope(self._context.text, relation, self._outer)
         else:
-            tables = Tables(self._context, self._binder, self._outer, self._wanted())
+            tables = Tables(self._context, self._binder, self._outer, self._wanted(), self._ttls)
             items = tables.items(self._select.tables)
+            for name, ttl in self._ttls.items():
+                if alike(name, tables.names) is None:
+                    raise self._context.error(
+                        ttl.span, f"there is no table {name!r} in FROM; {nearest(name, tables.names)}"
+                    )
             scope = tables.scope(items)
             plain = [(each, scope.resolve(each)) for each in written]
             relation = tables.connected(items, [found for _, found in plain if self._is_plain(found)])
@@ -273,6 +289,29 @@ class Selecting:
             pending = filtered(self._context, pending, clauses.qualify)
             return projected(self._context, self._select, pending, clauses)
         return with_pending_rank(self._context, relation, rank, clauses)
+
+
+def state_ttls(context: Context, hints: Sequence[Hint]) -> dict[str, StateTtl]:
+    """What the hints of a SELECT say of its tables.
+
+    Raises:
+        SqlError: a hint is none, or is no duration.
+    """
+    found: dict[str, StateTtl] = {}
+    for hint in hints:
+        if hint.name != "STATE_TTL":
+            raise context.error(
+                hint,
+                f"the hint {hint.name} is not supported; there is STATE_TTL('table' = '1d') behind SELECT, and "
+                "OPTIONS('key' = 'value') behind a table's name",
+            )
+        for table, duration in hint.settings:
+            if alike(table, found) is not None:
+                raise context.error(hint, f"STATE_TTL says of {table} twice how long; leave one out")
+            with context.at(hint.span):
+                micros = duration_setting(f"STATE_TTL of {table}", duration)
+            found[table] = StateTtl(table, hint.span, timedelta(microseconds=micros))
+    return found
 
 
 def _in_order(items: Items, relation: Relation) -> Relation:

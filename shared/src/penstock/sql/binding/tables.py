@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +32,7 @@ from penstock.sql.binding.relations import (
     PendingRank,
     PendingWindow,
     Relation,
+    StateTtl,
     changes_of,
     fresh,
     with_computed,
@@ -91,13 +92,19 @@ class Tables:
         binder: binds queries within it.
         outer: the scope of the query around.
         wanted: the names that the query mentions: other columns are not kept by joins.
+        ttls: what STATE_TTL says, by the table or alias.
     """
 
-    def __init__(self, context: Context, binder: Binder, outer: Scope | None, wanted: Wanted) -> None:
+    def __init__(
+        self, context: Context, binder: Binder, outer: Scope | None, wanted: Wanted, ttls: Mapping[str, StateTtl]
+    ) -> None:
         self._context = context
         self._binder = binder
         self._outer = outer
         self._wanted = wanted
+        self._ttls = ttls
+        self.names: set[str] = set()
+        """The tables and aliases that stand in FROM, as far as it has been bound."""
 
     def items(self, part: Part) -> Items:
         """The tables that inner joins and commas stand between."""
@@ -291,6 +298,13 @@ class Tables:
     # -- one table ------------------------------------------------------------------------------------------------------
 
     def _table(self, part: Part) -> Relation:
+        found = self._bound_table(part)
+        names = {each.table for each in found.shown if each.table is not None}
+        self.names |= names
+        ttl = self._ttls.get(alike(names.pop(), self._ttls) or "") if len(names) == 1 else None
+        return found if ttl is None else replace(found, state_ttl=ttl)
+
+    def _bound_table(self, part: Part) -> Relation:
         match part:
             case TableName():
                 if part.as_of is not None:
@@ -306,7 +320,7 @@ class Tables:
                 found = self._function(part)
                 return found.called(part.alias, self._names(part.columns, found, part))
             case MatchRecognize():
-                found = RowPattern(self._context, part, self._table(part.table)).bound()
+                found = RowPattern(self._context, part, self._bound_table(part.table)).bound()
                 return found.called(part.alias, self._names(part.columns, found, part))
             case Joined():
                 return self.connected(self.items(part), [])

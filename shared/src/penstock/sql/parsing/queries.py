@@ -268,7 +268,7 @@ class QueryParser(RowPatternParser):
             settings: list[tuple[str, str]] = []
             for text in filter(str.strip, (match.group(2) or "").split(",")):
                 setting = _SETTING.fullmatch(text)
-                if setting is None and match.group(1).upper() != "OPTIONS":
+                if setting is None and match.group(1).upper() not in ("OPTIONS", "STATE_TTL"):
                     settings.append((text.strip(), ""))  # of a hint that is refused by its name
                     continue
                 if setting is None:

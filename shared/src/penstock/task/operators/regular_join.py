@@ -26,7 +26,8 @@ are sums like the counts, whatever the order in which they are added up. A row i
 and rows that it matched do not become unmatched. So the number of rows in the other input no longer says what was last
 sent of a row, and state keeps beside its count how many of it were last sent as unmatched. A retraction takes from the
 newest equal rows that are known; what it does not find was forgotten, and is dropped and counted (`lost_changes`).
-Associations with forgotten rows stay, as in Flink; a retraction takes the retracted row's part of them along.
+Associations with forgotten rows stay, as in Flink; a retraction takes the retracted row's part of them along. Where the
+rows of one input alone have a time to live, those of the other have one that never ends.
 
 **Order.** Of a batch retractions are sent before additions, each in the order of the rows that they follow from.
 
@@ -45,7 +46,7 @@ import numpy as np
 import polars as pl
 
 from penstock.core.batches import EVENT_TIME, WATERMARK
-from penstock.core.times import MIN_WATERMARK
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.functions.windows.definitions import RETRACTED
 from penstock.plan.logical import Node
 from penstock.plan.operations.regular_join import RegularJoin
@@ -192,7 +193,7 @@ class RegularJoinOperator(JoiningOperator):
 
     def __init__(self, node: Node) -> None:
         operation = cast("RegularJoin", node.operation)
-        self._how, self._ttl_us = operation.how, operation.ttl_us
+        self._how, self._ttls_us, self._expires = operation.how, operation.ttls_us, operation.expires
         self._pairs = operation.how not in ("semi", "anti")
         self._event_time, self._changes = node.event_time, node.mode == "retract"
         self._preserved = PRESERVED_SIDES[operation.how]
@@ -207,7 +208,7 @@ class RegularJoinOperator(JoiningOperator):
         self._watermarks: GroupWatermarks
 
     def _side(self, node: Node, operation: RegularJoin, number: int) -> _Side:
-        source, expires = node.inputs[number], self._ttl_us is not None
+        source, expires = node.inputs[number], self._expires
         changes, matters = source.mode == "retract", self._pairs or number == LEFT
         return _Side(
             columns=source.row_schema.names,
@@ -247,7 +248,7 @@ class RegularJoinOperator(JoiningOperator):
     def process_input(self, number: int, frame: pl.DataFrame, output: Output) -> None:
         if not frame.height:
             return
-        if self._ttl_us is not None:
+        if self._expires:
             self._now_us = max(self._now_us, self._context.now_us())  # clocks may go back
             for rows in self._rows:
                 self._context.metrics.forgotten_keys += rows.forget(self._now_us)
@@ -271,7 +272,7 @@ class RegularJoinOperator(JoiningOperator):
         keys = deltas.select(self._schema.keys.names).unique(maintain_order=True)
         numbered = keys.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(INDEX))
         deltas = joined_by_keys(deltas, numbered, keys.columns, "left")
-        if self._ttl_us is not None:
+        if self._expires:
             deltas = self._with_expiry(number, deltas, keys)
         theirs, there = self._theirs(1 - number, keys)
         if self._condition is not None:
@@ -303,9 +304,10 @@ class RegularJoinOperator(JoiningOperator):
 
     def _with_expiry(self, number: int, deltas: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
         """Add to new rows when they expire, and match retractions with the newest rows that are known."""
-        assert self._ttl_us is not None
-        step = max(1, self._ttl_us // _STEPS)
-        until = -(-(self._now_us + self._ttl_us) // step) * step
+        ttl, until = self._ttls_us[number], MAX_WATERMARK
+        if ttl is not None:
+            step = max(1, ttl // _STEPS)
+            until = -(-(self._now_us + ttl) // step) * step
         added = deltas.filter(pl.col(COUNT) > 0).with_columns(pl.lit(until, pl.Int64).alias(_UNTIL))
         retractions = deltas.filter(pl.col(COUNT) < 0)
         if not retractions.height:
@@ -411,7 +413,7 @@ class RegularJoinOperator(JoiningOperator):
     def snapshot(self) -> OperatorSnapshot | None:
         kept = {number: rows.freeze() for number, rows in enumerate(self._rows)}
         freeze, unions = self._freezes.next(incremental=self._context.incremental), {}
-        if self._context.incremental and self._ttl_us is not None:  # a delta does not say what was forgotten
+        if self._context.incremental and self._expires:  # a delta does not say what was forgotten
             groups = self._context.key_groups
             unions = {_FORGOTTEN: [msgspec.json.encode((groups.start, groups.end, self._now_us))]}
         place = (self._context.max_parallelism, freeze, kept)
