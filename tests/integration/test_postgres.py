@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import secrets
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -32,7 +34,9 @@ from penstock.adapters.system_clock import SystemClock
 from penstock.connectors import iterables, postgres
 from penstock.connectors.base import PublishedMark
 from penstock.connectors.postgres.writing import takes
+from penstock.embedded import EmbeddedSettings, run_pipeline
 from penstock.errors import BadRecordError, ExternalError, RefusedRowError
+from penstock.loading import load_pipeline
 from penstock.protocol.manifests import Interval
 from penstock.task.transaction_loop import PublishingError
 from penstock.types import DURATION, FLOAT32, FLOAT64, INT64, STRING, TIME, TIMESTAMP, UINT64, ListType, schema_of
@@ -260,6 +264,40 @@ def test_wrong_lookups(options: dict[str, Any], said: str) -> None:
     stream = Pipeline("p").read(iterables.Source([], schema=Key))
     with pytest.raises(PipelineError, match=said):
         stream.join(postgres.Lookup(given["table"], url=given["url"], schema=given["schema"]), on=given.get("on", "id"))
+
+
+def test_rows_of_a_table_in_sql(server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By JOIN ... FOR SYSTEM_TIME AS OF: several rows of a key, none, a null key, constants, and other conditions."""
+    table = Table(server, "id bigint, name text, city text")
+    for row in ((1, "a", "Bonn"), (1, "b", None), (2, "a", "Ulm")):
+        table.do("insert into {} values (%s, %s, %s)", *row)
+    monkeypatch.chdir(tmp_path)
+    orders = [{"n": 1, "customer": 1}, {"n": 2, "customer": 3}, {"n": 3, "customer": None}, {"n": 4, "customer": 2}]
+    (tmp_path / "orders.jsonl").write_text("".join(json.dumps(row) + "\n" for row in orders))
+    declared = f"""
+        CREATE TABLE orders (n BIGINT, customer INT, proc AS PROCTIME())
+        WITH ('connector' = 'filesystem', 'path' = 'orders.jsonl');
+        CREATE TABLE customers (id BIGINT, name STRING, city STRING)
+        WITH ('connector' = 'postgres', 'url' = '{server.url}', 'table-name' = '{table.name}', 'retry-delay' = '1 ms');
+        CREATE TABLE found
+        WITH ('connector' = 'filesystem', 'path' = 'found', 'format' = 'json', 'existing' = 'replace')
+        AS SELECT n, c.id, name, city FROM orders AS o """
+
+    def found(joins: str) -> list[tuple[Any, ...]]:
+        (tmp_path / "job.sql").write_text(declared + joins)
+        pipeline = load_pipeline("job.sql", {})
+        run_pipeline(pipeline, EmbeddedSettings(durable=False), directory=None, resume=False)
+        lines = [line for part in Path("found").glob("part-*") for line in part.read_text().splitlines()]
+        return sorted((tuple(json.loads(line).values()) for line in lines), key=str)
+
+    every = [(1, 1, "a", "Bonn"), (1, 1, "b", None), (4, 2, "a", "Ulm")]
+    join = "JOIN customers FOR SYSTEM_TIME AS OF o.proc AS c ON"
+    assert found(f"{join} o.customer = c.id") == every
+    assert found(f"LEFT {join} o.customer = c.id") == [
+        *every[:2], (2, None, None, None), (3, None, None, None), every[2],
+    ]  # fmt: skip
+    assert found(f"{join} o.customer = c.id AND c.name = 'b'") == every[1:2]
+    assert found(f"{join} c.id = o.customer + 1 AND c.city > 'M' WHERE n < 4") == [(1, 2, "a", "Ulm")]
 
 
 def test_floats_are_exact(server: PostgresServer) -> None:

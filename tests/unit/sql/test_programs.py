@@ -18,6 +18,7 @@ from penstock.errors import PipelineError, UsageError
 from penstock.graph.jobgraph import JobGraph, build_job_graph
 from penstock.loading import load_pipeline
 from penstock.plan.logical import LogicalPlan
+from penstock.plan.operations.lookup_join import LookupJoin
 from penstock.plan.operations.read import Read
 from penstock.plan.operations.regular_join import RegularJoin
 from penstock.plan.operations.write import Write
@@ -311,6 +312,52 @@ def test_settings_of_a_text_are_those_of_its_pipeline(folder: Path) -> None:
     assert pipeline.name == "nightly"
     assert pipeline.plan.state_ttl_us == 7_200_000_000
     assert pipeline.plan.max_parallelism == 12
+
+
+ASKED = """
+CREATE TABLE sales (id BIGINT, customer INT, at TIMESTAMP(6), proc AS PROCTIME(), WATERMARK FOR at AS at)
+WITH ('connector' = 'filesystem', 'path' = 'orders.jsonl', 'format' = 'json');
+CREATE TABLE customers (id BIGINT, name STRING, PRIMARY KEY (id) NOT ENFORCED)
+WITH ('connector' = 'jdbc', 'url' = 'jdbc:postgresql://localhost/shop', 'table-name' = 'customers', 'create' = 'true',
+      'lookup.cache' = 'PARTIAL', 'lookup.partial-cache.expire-after-write' = '1 min');
+"""
+
+
+def test_a_table_that_is_no_stream_is_asked_for_its_rows() -> None:
+    """Also behind a view; it is asked for the columns that the query mentions."""
+    plan = LogicalPlan("job")
+    view = "CREATE VIEW v AS SELECT customer, proc AS now FROM sales;"
+    query = "SELECT name FROM v LEFT JOIN customers FOR SYSTEM_TIME AS OF v.now AS c ON v.customer = c.id"
+    Program.of(SqlText(ASKED + view + query)).add_to(plan)
+    [join] = [each.operation for each in plan if isinstance(each.operation, LookupJoin)]
+    assert (join.how, join.on, join.columns) == ("left", (("key_id", "id"),), (("id", "id"), ("name", "name")))
+    assert join.lookup.calls.cache_ttl_us == 60_000_000
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("SELECT * FROM customers", "'jdbc' is for INSERT INTO, and for JOIN customers FOR SYSTEM_TIME AS OF"),
+        ("SELECT * FROM sales AS s JOIN customers AS c ON s.customer = c.id", "customers cannot be read"),
+        ("{} s.at AS c ON s.customer = c.id", "write FOR SYSTEM_TIME AS OF PROCTIME()"),
+        ("{} s.proc AS c ON s.customer > c.id", "ON needs a condition of the form a = b"),
+        ("{} s.proc AS c ON s.at = c.id", "this is TIMESTAMP, and id of the table BIGINT; CAST it"),
+        ("LEFT {} s.proc AS c ON s.customer = c.id AND c.name > 'a'", "takes conditions of the form a = b only"),
+        ("RIGHT {} s.proc AS c ON s.customer = c.id", "is for JOIN ... ON and LEFT JOIN ... ON"),
+        ("{} s.proc AS c ON s.customer = c.street", "c has no column 'street'; there are: id, name"),
+        (
+            "SELECT * FROM (SELECT MAX(id) AS id FROM sales) AS s "
+            "JOIN customers FOR SYSTEM_TIME AS OF PROCTIME() AS c ON s.id = c.id",
+            "rows that may be retracted would be asked for again",
+        ),
+    ],
+)
+def test_a_table_cannot_be_asked_like_this(query: str, reason: str) -> None:
+    """It knows rows by their key and as of now."""
+    kind, _, rest = query.partition("{}")
+    text = f"SELECT * FROM sales AS s {kind} JOIN customers FOR SYSTEM_TIME AS OF {rest}" if rest else query
+    with pytest.raises(SqlError, match=re.escape(reason)):
+        Program.of(SqlText(ASKED + text)).add_to(LogicalPlan("job"))
 
 
 HOUR, DAY = 3_600_000_000, 86_400_000_000

@@ -15,9 +15,9 @@ from penstock.sql.binding.expressions import Expressions
 from penstock.sql.binding.moments import micros_of
 from penstock.sql.binding.names import Bound, Scope, alike
 from penstock.sql.binding.ranks import settled
-from penstock.sql.binding.relations import Column, Relation, relation_of
+from penstock.sql.binding.relations import PROCTIME, Column, Relation, relation_of
 from penstock.sql.binding.seeds import one_row
-from penstock.sql.connectors import TableSettings, connector_of, source_of
+from penstock.sql.connectors import TableSettings, connector_of, lookup_of, source_of
 from penstock.sql.functions.arguments import sql_name
 from penstock.sql.functions.function import PythonAggregate
 from penstock.sql.python_functions import PythonFunction
@@ -28,6 +28,7 @@ from penstock.types import INTEGERS, Field, Schema
 
 if TYPE_CHECKING:
     from penstock.connectors.base import Source
+    from penstock.connectors.lookups import Lookup
     from penstock.plan.building.rows import Rows
     from penstock.plan.logical import Node
     from penstock.sql.binding.context import Context
@@ -137,9 +138,30 @@ class DeclaredTable:
             rows = self._with_computed(rows)
         mark = self.statement.watermark
         columns = tuple(
-            Column(name, name, self.statement.name, is_time=mark is not None and mark.column == name) for name in names
+            Column(
+                each.name,
+                each.name,
+                self.statement.name,
+                is_time=mark is not None and mark.column == each.name,
+                is_proctime=isinstance(each.computed, Call) and each.computed.function == PROCTIME,
+            )
+            for each in self.statement.columns
         )
         return Relation(rows, columns)
+
+    def lookup(self, hints: tuple[Hint, ...] = ()) -> Lookup[Any]:
+        """The table as one that is asked for rows by their key.
+
+        Raises:
+            SqlError: its columns are not all of the connector's rows.
+        """
+        for each in self.statement.columns:
+            if each.computed is not None or each.metadata is not None:
+                raise self.context.error(
+                    each, f"{each.name} is computed, and this table is asked for its columns; compute it in SELECT"
+                )
+        with self.context.at(self.statement.span):
+            return lookup_of(self.statement.name, self.settings(hints))
 
     def _with_computed(self, rows: Rows) -> Rows:
         scope = self._scope()
@@ -207,7 +229,10 @@ class Catalogue:
             key = (meant, part.hints)
             kind = connector_of(self.tables[meant].settings(part.hints))
             if kind.source is None and self.tables[meant].source is None:
-                raise binder.context.error(part, f"{meant} cannot be read: '{kind.name}' is for INSERT INTO")
+                what = "is for INSERT INTO"
+                if kind.lookup is not None:
+                    what += f", and for JOIN {meant} FOR SYSTEM_TIME AS OF a column that is PROCTIME()"
+                raise binder.context.error(part, f"{meant} cannot be read: '{kind.name}' {what}")
             if key not in self._read:
                 self._read[key] = self.tables[meant].relation(part.hints)
             return self._read[key]
@@ -216,6 +241,18 @@ class Catalogue:
         if meant in self.views:
             return self._view(binder, part, self.views[meant])
         return relation_of(self.streams[meant], meant)
+
+    def lookup(self, part: TableName) -> Lookup[Any] | None:
+        """The table as one that is asked for rows by their key; None if it can be read as a stream, or is not there.
+
+        Raises:
+            SqlError: rows cannot be asked for so.
+        """
+        meant = alike(part.name[-1], self.tables)
+        if meant is None or self.tables[meant].source is not None:
+            return None
+        kind = connector_of(self.tables[meant].settings(part.hints))
+        return self.tables[meant].lookup(part.hints) if kind.source is None and kind.lookup is not None else None
 
     def _view(self, binder: Binder, part: TableName, view: View) -> Relation:
         name = view.statement.name

@@ -11,11 +11,13 @@ import inspect
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from importlib import import_module
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+from penstock.connectors import lookups
 from penstock.connectors.base import ChangeSource
 from penstock.connectors.declaring import SourceOptions
 from penstock.core.times import duration_us
@@ -65,6 +67,8 @@ class Connector:
     source_key: str | None = None
     """The argument of the source that takes the primary key; so too `sink_key`."""
     sink_key: str | None = None
+    lookup: str | None = None
+    """The class that is asked for rows by their key, which gives the columns of the key as well."""
 
 
 _KAFKA: Final = {
@@ -77,6 +81,10 @@ _KAFKA_VALUES: Final[dict[tuple[str, str], Any]] = {
     ("format", "avro-confluent"): "avro", ("format", "debezium-json"): "debezium",
 }  # fmt: skip
 
+_POSTGRES: Final = {
+    "table-name": "table", "lookup.partial-cache.expire-after-write": "cache_ttl",
+    "lookup.partial-cache.max-rows": "cache_keys", "lookup.max-retries": "retries",
+}  # fmt: skip
 _OF_KAFKA: Final = frozenset({"properties.group.id", "sink.transactional-id-prefix"})
 _FROM_THE_BEGINNING: Final = frozenset({("scan.startup.mode", "earliest-offset")})
 
@@ -99,10 +107,10 @@ CONNECTORS: Final[dict[str, Connector]] = {
         ),
         Connector(
             "jdbc", None, "postgres:Sink",
-            aliases={"table-name": "table"}, ignored=frozenset({"driver"}), sink_key="key",
+            aliases=_POSTGRES, ignored=frozenset({"driver", "lookup.cache"}), sink_key="key", lookup="postgres:Lookup",
         ),
         Connector(
-            "postgres", None, "postgres:Sink", aliases={"table-name": "table"}, sink_key="key",
+            "postgres", None, "postgres:Sink", aliases=_POSTGRES, sink_key="key", lookup="postgres:Lookup",
         ),
         Connector(
             "sqlite", "sqlite:Source", "sqlite:Sink", aliases={"table-name": "table"}, sink_key="key",
@@ -127,7 +135,7 @@ def source_of(name: str, table: TableSettings) -> Source[Any]:
     connector = connector_of(table)
     assert connector.source is not None
     made = _imported(connector.source)
-    arguments = _arguments(name, connector, made, table, connector.sink)
+    arguments = _arguments(name, connector, made, table)
     arguments["schema"] = table.schema
     if "timezone" in _hints(made):
         arguments.setdefault("timezone", "UTC")  # a TIMESTAMP is in UTC
@@ -149,13 +157,21 @@ def source_of(name: str, table: TableSettings) -> Source[Any]:
     return made(**arguments)
 
 
+def lookup_of(name: str, table: TableSettings) -> lookups.Lookup[Any]:
+    """The table as one that is asked for rows by their key; so too. Its connector is one with a lookup."""
+    connector = connector_of(table)
+    assert connector.lookup is not None
+    made = _imported(connector.lookup)
+    return made(**_arguments(name, connector, made, table), schema=table.schema)
+
+
 def sink_of(name: str, table: TableSettings) -> Sink:
     """The sink of a declared table; so too."""
     connector = connector_of(table)
     if connector.sink is None:
         raise PipelineError(f"{name}: the connector '{connector.name}' cannot be written")
     made = _imported(connector.sink)
-    arguments = _arguments(name, connector, made, table, connector.source)
+    arguments = _arguments(name, connector, made, table)
     arguments.update(connector.fixed_sink)
     if connector.sink_key is not None and table.key:
         arguments[connector.sink_key] = list(table.key)
@@ -189,13 +205,13 @@ def _imported(target: str) -> type[Any]:
     return getattr(import_module(f"penstock.connectors.{module}"), name)
 
 
-def _arguments(
-    name: str, connector: Connector, made: type[Any], table: TableSettings, other: str | None
-) -> dict[str, Any]:
-    """The settings as arguments of a class, without those that the connector's other class alone has: a table may be read
-    as well as written."""
+def _arguments(name: str, connector: Connector, made: type[Any], table: TableSettings) -> dict[str, Any]:
+    """The settings as arguments of a class, without those that the connector's other classes alone have: a table may be
+    read as well as written."""
     hints = _hints(made)
-    elsewhere = {} if other is None else _hints(_imported(other))
+    elsewhere: dict[str, Any] = {}
+    for other in (connector.source, connector.sink, connector.lookup):
+        elsewhere.update({} if other is None else _hints(_imported(other)))
     found: dict[str, Any] = {}
     for key, value in _as_url(connector, table.settings).items():
         if key == "connector" or key in connector.ignored or (key, value) in connector.as_always:
@@ -256,12 +272,20 @@ def _hints(made: type[Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
-            found.update(dict.fromkeys(SourceOptions.__annotations__, str))
+            found.update(_options(parameter.annotation, namespace))
         elif parameter.name != "self":
             found[parameter.name] = _type(parameter.annotation, namespace)
     for taken in ("schema", "event_time", "watermarks", "metadata", "stream"):
         found.pop(taken, None)
     return found
+
+
+def _options(annotation: str, namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that a class takes as `**options: Unpack[...]`, and their types."""
+    if "LookupOptions" not in annotation:
+        return dict.fromkeys(SourceOptions.__annotations__, str)
+    own = {**namespace, **vars(lookups)}
+    return {name: _type(each.__forward_arg__, own) for name, each in lookups.LookupOptions.__annotations__.items()}
 
 
 def _type(annotation: Any, namespace: Mapping[str, Any]) -> Any:
@@ -286,6 +310,8 @@ def _converted(name: str, key: str, text: str, kind: Any) -> Any:
             except ValueError:
                 if number is float or float not in kinds:
                     raise PipelineError(f"{name}: {key!r} is a number, not {text!r}") from None
+    if timedelta in kinds:
+        return f"{duration_setting(key, text)}us"
     several = any(typing.get_origin(each) is Sequence for each in kinds)
     return text.split(_LIST) if several and _LIST in text else text
 

@@ -99,7 +99,8 @@ class _Table:
         with self._place.errors():
             async with self._place.connection() as connection:
                 there = await self._place.columns(connection)
-        self._place.check_columns(Schema((*self._keys, *self._columns)), there)
+        wanted = {field.name: field for field in (*self._columns, *self._keys)}
+        self._place.check_columns(Schema(tuple(wanted.values())), there)
         self._query = self._made(there)
 
     def _made(self, there: Mapping[str, TableColumn]) -> Composed:

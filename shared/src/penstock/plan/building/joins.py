@@ -190,8 +190,22 @@ def _tell_apart(others: set[str], schemas: Sequence[Schema]) -> bool:
     return any(name in schema and not schema.field(name).nullable for name in others for schema in schemas)
 
 
-def join_lookup(left: Rows, lookup: Lookup[Any], on: On, how: JoinKind, suffix: str, *, says_more: bool) -> Rows:
-    """The join of a stream with what another system has for its keys."""
+def join_lookup(
+    left: Rows, lookup: Lookup[Any], on: On, how: JoinKind, suffix: str = "_right", *, says_more: bool = False,
+    named: Mapping[str, str] | None = None,
+) -> Rows:  # fmt: skip
+    """The join of a stream with what another system has for its keys.
+
+    Args:
+        left: the stream.
+        lookup: the other system.
+        on: the key columns.
+        how: `"inner"` or `"left"`.
+        suffix: what is put behind the name of a column of the lookup that the stream has too.
+        says_more: whether anything is said of time.
+        named: the columns that are asked for, by what they are called in the results. None: all but those of the key,
+            which are there under the stream's names.
+    """
     if how not in ("inner", "left"):
         raise PipelineError(
             f"join: of a lookup only rows are known that are asked for; how is 'inner' or 'left' then, not {how!r}"
@@ -202,8 +216,10 @@ def join_lookup(left: Rows, lookup: Lookup[Any], on: On, how: JoinKind, suffix: 
             "it is asked: leave them out (cache_ttl= at the lookup says how long answers are remembered)"
         )
     keys = _keys(left.schema, lookup.schema, on, "the lookup")
-    names = _right_names(left.schema, lookup.schema, keys, suffix, "the lookup")
-    columns = tuple((name, own) for name, own in names.items() if own not in keys.values())
+    if named is None:
+        names = _right_names(left.schema, lookup.schema, keys, suffix, "the lookup")
+        named = {name: own for name, own in names.items() if own not in keys.values()}
+    columns = tuple(named.items())
     if not columns:
         raise PipelineError("join: the lookup has no columns beside its keys, so there is nothing to ask for; add one")
     schema = _results(left.schema, Schema(tuple(_named(lookup.schema, columns))), {}, how, None)

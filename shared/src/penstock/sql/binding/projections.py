@@ -16,6 +16,7 @@ from penstock.sql.binding.names import Bound, Scope
 from penstock.sql.binding.overs import order_of
 from penstock.sql.binding.ranks import settled
 from penstock.sql.binding.relations import (
+    PROCTIME,
     WINDOW_END,
     WINDOW_START,
     WINDOW_TIME,
@@ -28,7 +29,7 @@ from penstock.sql.binding.relations import (
     plain_columns,
     with_computed,
 )
-from penstock.sql.syntax import Constant, OrderItem, Part, Select
+from penstock.sql.syntax import Call, Constant, OrderItem, Part, Select
 from penstock.sql.text import Span, counted
 from penstock.types import INT32
 
@@ -214,8 +215,11 @@ def numbered(context: Context, part: Part, columns: int) -> int | None:
 def _column(relation: Relation, part: Part, name: str) -> Column:
     """A column of SELECT, which may still be the event time or a bound of the window of its rows."""
     time = relation.time_column()
-    bound = next((each.bound for each in relation.columns if part == Bound(each.column)), None)
-    return Column(name, name, is_time=time is not None and part == Bound(time.column), bound=bound)
+    own = next((each for each in relation.columns if part == Bound(each.column)), None)
+    is_time = time is not None and part == Bound(time.column)
+    if own is None:
+        return Column(name, name, is_time=is_time, is_proctime=isinstance(part, Call) and part.function == PROCTIME)
+    return Column(name, name, is_time=is_time, bound=own.bound, is_proctime=own.is_proctime)
 
 
 def _windows(relation: Relation, shown: Sequence[Column]) -> FixedWindow | None:

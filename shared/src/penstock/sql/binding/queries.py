@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from penstock.expressions import col
 from penstock.expressions.typing_rules import ORDERED
@@ -34,6 +35,9 @@ from penstock.sql.syntax import (
 )
 from penstock.sql.text import counted
 from penstock.types import family
+
+if TYPE_CHECKING:
+    from penstock.connectors.lookups import Lookup
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,12 @@ class Binder:
                 raise self.context.error(part.hints[0], f"hints are for declared tables, and {name} is none")
             return self.tables[meant].relation()
         return self.context.catalogue.relation(self, part)
+
+    def lookup(self, part: TableName) -> Lookup[Any] | None:
+        """The table as one that is asked for rows by their key; None if it can be read as a stream, or is not there."""
+        if len(part.name) == 1 and alike(part.name[-1], self.tables) is not None:
+            return None
+        return self.context.catalogue.lookup(part)
 
     def table_function(self, call: Call) -> Relation:
         """The rows of a function in FROM."""

@@ -27,6 +27,8 @@ WINDOW_START: Final = "window_start"
 WINDOW_END: Final = "window_end"
 WINDOW_TIME: Final = "window_time"
 """What windowing functions call the bounds, and the last moment, of a row's window."""
+PROCTIME: Final = "PROCTIME"
+"""The function that gives when a row is processed."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Column:
     """Whether `*` leaves it out, as the right one of two columns of USING."""
     bound: str | None = None
     """Which of `window_start`, `window_end` and `window_time` of the row's window it is, whatever it is called."""
+    is_proctime: bool = False
+    """Whether it is PROCTIME(), when the row was processed."""
 
 
 @dataclass(frozen=True)

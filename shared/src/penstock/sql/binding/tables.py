@@ -20,6 +20,7 @@ from penstock.sql.binding.context import Context, Wanted
 from penstock.sql.binding.current_time import reads_now, valid_now
 from penstock.sql.binding.expressions import Expressions
 from penstock.sql.binding.joins import Conditions, Join, renamed_apart, sorted_out
+from penstock.sql.binding.lookup_joins import LookedUp, LookupJoin, check_processing_time
 from penstock.sql.binding.moments import micros_of
 from penstock.sql.binding.named_arguments import arguments_in_order
 from penstock.sql.binding.names import Bound, Scope, alike, columns_in, conjuncts, has_query, is_correlated, moved
@@ -282,8 +283,16 @@ class Tables:
         if part.kind not in ("inner", "left"):
             raise self._context.error(part, "FOR SYSTEM_TIME AS OF is for JOIN ... ON and LEFT JOIN ... ON")
         left = settled(self._context, self.connected(self.items(part.left), []))
-        right = renamed_apart(left, settled(self._context, self._table(replace(table, as_of=None))))
         moment = self.scope(Items([left], [])).resolve(written)
+        if (lookup := self._binder.lookup(table)) is not None:
+            check_processing_time(self._context, left, written, moment)
+            asked = LookedUp.of(lookup, table.alias or table.name[-1], table.columns, left)
+            self._names(table.columns, asked.table, table)
+            using, conditions = self._on(part, left, asked.table)
+            found, rest = LookupJoin(self._context, part, left, asked, conditions, self._wanted).bind()
+            found = filtered(self._context, found, rest)
+            return _merged(found, using, part.kind) if using else found
+        right = renamed_apart(left, settled(self._context, self._table(replace(table, as_of=None))))
         time = left.time_column()
         if time is None or moment != Bound(time.column):
             raise self._context.error(
