@@ -10,7 +10,7 @@ import contextlib
 import shutil
 import tempfile
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -137,13 +137,15 @@ class EmbeddedJob:
     """One job in one directory.
 
     With one slot everything runs in this process; with several each slot is a process of its own, if `code` says where
-    such a process finds the pipeline.
+    such a process finds the pipeline. `submitted` is told the id of a job that begins anew.
     """
 
     def __init__(
-        self, pipeline: DeclaredPipeline, directory: Path, settings: EmbeddedSettings, code: PipelineFile | None = None
-    ) -> None:
+        self, pipeline: DeclaredPipeline, directory: Path, settings: EmbeddedSettings, code: PipelineFile | None = None,
+        *, submitted: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
         self._code = code
+        self._submitted = submitted
         self._plan = pipeline.plan
         self._directory = directory
         self._clock = SystemClock()
@@ -304,6 +306,8 @@ class EmbeddedJob:
         )
         await JobCatalog(self._blobs).create(submit)
         await self._blobs.put(CURRENT, self.job.encode())
+        if self._submitted is not None:
+            self._submitted(self.job)
         return JobHistory.of([submit])
 
     async def _continue(self) -> JobHistory:
@@ -469,6 +473,15 @@ def run_pipeline(
         else:
             folder = Path(directory)
         result = run_blocking(EmbeddedJob(pipeline, folder, settings).run(resume=resume, from_savepoint=from_savepoint))
+    return succeeded(result)
+
+
+def succeeded(result: JobResult) -> JobResult:
+    """The result of a run that did not fail.
+
+    Raises:
+        PenstockError: it failed; the error is what its code or the engine raised.
+    """
     if result.state == "FAILED":
         raise _told(result.reason, result.error) from result.error
     return result

@@ -106,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(commands)
     _add_plan(commands)
     _add_sql(commands)
+    _add_sql_gateway(commands)
     _add_test(commands)
     add_backfill(commands)
     add_catch_up(commands)
@@ -214,6 +215,28 @@ def _add_sql(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser.add_argument("--parallelism", type=positive, metavar="N", help="subtasks per operator (1)")
     parser.add_argument("--json", action="store_true", help="rows as lines of JSON, also on a terminal")
     parser.set_defaults(command=Command("penstock.cli.sql:sql_command"), log_format="text", log_level="error")
+
+
+def _add_sql_gateway(commands: argparse._SubParsersAction[_Parser]) -> None:
+    parser = add_command(
+        commands,
+        "sql-gateway",
+        "Serve SQL over REST as Flink's SQL Gateway does, for its SQL client and others; statements run on this machine.",
+        ["penstock sql-gateway", "PENSTOCK_TOKEN=... penstock sql-gateway --host 0.0.0.0 --parallelism 2"],
+    )
+    parser.add_argument(
+        "--host", default="127.0.0.1", metavar="HOST", help="the address to listen on; others than loopback need "
+        "PENSTOCK_TOKEN, because statements run code (127.0.0.1)",
+    )  # fmt: skip
+    parser.add_argument("--port", type=port, default=8083, metavar="PORT", help="the port; 0 is any free one (8083)")
+    parser.add_argument("--parallelism", type=positive, metavar="N", help="subtasks per operator (1)")
+    parser.add_argument(
+        "--session-idle-timeout", default="10m", metavar="TIME",
+        help="close a session, and end its runs, of which nothing is heard for so long (10m)",
+    )  # fmt: skip
+    parser.set_defaults(
+        command=Command("penstock.cli.sql_gateway:sql_gateway_command"), log_format="text", log_level="error"
+    )
 
 
 def _add_test(commands: argparse._SubParsersAction[_Parser]) -> None:

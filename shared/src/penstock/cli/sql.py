@@ -7,7 +7,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -18,18 +18,15 @@ from rich.table import Table
 from penstock.connectors import collecting, console
 from penstock.embedded import EmbeddedSettings, run_pipeline
 from penstock.errors import PenstockError, UsageError
-from penstock.graph.jobgraph import build_job_graph
 from penstock.loading import make_importable, parse_parameters
 from penstock.pipeline import Pipeline
-from penstock.plan.logical import LogicalPlan, Node, ancestors
+from penstock.plan.logical import LogicalPlan, Node
 from penstock.plan.operations.write import Write
-from penstock.plan.tree import plan_tree
-from penstock.sql.answers import Answer, answer_of, completions, described, listed
-from penstock.sql.binding.context import Context
-from penstock.sql.binding.queries import Binder
+from penstock.sql.answers import Answer, completions
+from penstock.sql.asking import Asking, Explanation, Listed, Listing, plan_of_writes
 from penstock.sql.parsing import statements
 from penstock.sql.programs import Session
-from penstock.sql.syntax import CreateTable, Describe, Explain, Insert, Part, Query, SetOption, Show, StatementSet
+from penstock.sql.syntax import Part
 from penstock.sql.text import SqlText, read_sql
 
 try:
@@ -45,6 +42,10 @@ _HELP: Final = """\
 Statements end with a semicolon. SELECT shows rows (Ctrl-C leaves a query without an end), INSERT INTO runs until its
 input ends, CREATE TABLE and CREATE VIEW declare, EXPLAIN, DESCRIBE and SHOW TABLES show. Files need no declaration:
 SELECT * FROM read_csv('a.csv'), read_jsonl, read_parquet. Tab completes; quit or Ctrl-D ends."""
+_HEADS: Final[dict[Listed, tuple[str, ...]]] = {
+    "COLUMNS": ("column", "type", ""), "SETTINGS": ("setting", "value"), "TABLES": ("tables",), "VIEWS": ("views",),
+    "FUNCTIONS": ("functions",),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ class Asked:
 
     def __post_init__(self) -> None:
         self.session = Session(self.pipeline.plan)
+        self._asking = Asking(self.session, self.parallelism)
 
     def run(self, text: SqlText) -> None:
         """All statements of a text: what it inserts is run together, behind its last statement.
@@ -112,22 +114,17 @@ class Asked:
             self._run_writes(writes)
 
     def _one(self, text: SqlText, part: Part) -> None:
-        context = Context(text, self.pipeline.plan, self.session.catalogue)
-        match part:
-            case Query():
-                self._show(answer_of(context, Binder(context).ordered(part)))
-            case Explain():
-                self._explain(context, part)
-            case Describe():
-                self._table(("column", "type", ""), described(context, self.session.catalogue, part))
-            case Show() if part.what in ("TABLES", "VIEWS", "FUNCTIONS"):
-                self._table((part.what.lower(),), [(name,) for name in listed(self.session.catalogue, part)])
-            case Show():
-                raise context.error(part, f"SHOW {part.what} is not supported; there are TABLES, VIEWS and FUNCTIONS")
-            case SetOption(key=None):
-                self._table(("setting", "value"), sorted(self.session.settings.values.items()))
-            case _:
-                self.session.execute(text, part, lambda rows: None)
+        match self._asking.answer(text, part):
+            case Answer() as answer:
+                self._show(answer)
+            case Listing() as listing:
+                self._table(_HEADS[listing.what], listing.rows)
+            case Explanation(as_json=True, graph=graph):
+                print(json.dumps(graph.to_json(), indent=2))
+            case Explanation() as explained:
+                self.output.print(explained.tree(), markup=False, emoji=False, highlight=False, soft_wrap=True)
+            case None:
+                pass
 
     # -- running --------------------------------------------------------------------------------------------------------
 
@@ -152,32 +149,10 @@ class Asked:
         run_pipeline(part, settings, directory=None, resume=False)
 
     def _run_writes(self, writes: Sequence[Node]) -> None:
-        wanted = {node for write in writes for node in (write, *ancestors(write))}
-        self._run(replace(self.pipeline.plan, nodes=[node for node in self.pipeline.plan if node in wanted]))
+        self._run(plan_of_writes(self.pipeline.plan, writes))
         for write in writes:
             table = (write.uid or write.operator_id).partition(f".{write.verb}")[0]
             self.output.print(f"{table}: written", style="dim", markup=False, highlight=False)
-
-    def _explain(self, context: Context, part: Explain) -> None:
-        statement = part.statement
-        if isinstance(statement, Query):
-            answer = answer_of(context, Binder(context).ordered(statement))
-            plan = self.pipeline.plan.ending_in(answer.rows.node, Write(console.Sink()))
-        elif isinstance(statement, Insert | StatementSet) or (isinstance(statement, CreateTable) and statement.query):
-            session = self.session.over(replace(self.pipeline.plan, nodes=[]))
-            session.execute(context.text, statement, lambda rows: None)
-            plan = session.plan
-        else:
-            raise context.error(part, "EXPLAIN is for queries and INSERT INTO")
-        graph = build_job_graph(plan, self.parallelism)
-        if "ESTIMATED_COST" in part.details:
-            raise context.error(part, "EXPLAIN ESTIMATED_COST is not supported: costs are not estimated")
-        if "PLAN_ADVICE" in part.details:
-            raise context.error(part, "EXPLAIN PLAN_ADVICE is not supported: plans show state; leave it out")
-        if "JSON_EXECUTION_PLAN" in part.details:
-            print(json.dumps(graph.to_json(), indent=2))
-            return
-        self.output.print(plan_tree(plan), markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     # -- showing --------------------------------------------------------------------------------------------------------
 

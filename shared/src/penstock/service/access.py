@@ -135,7 +135,10 @@ class Access:
         """What makes a request look like one that a page of another site had sent; empty if nothing does."""
         host = headers.get("host", "")
         if not self.wants_token and not self._is_called(host):
-            return f"this service is not called {host!r}; name it: penstock dispatcher --allowed-host"
+            return (
+                f"this service is not called {host!r}; call it localhost, or by its address; penstock dispatcher takes "
+                "further names by --allowed-host"
+            )
         if method not in _READING and _is_of_another_site(headers, host):
             return "this request comes from a page of another site"
         if method == "GET" and _changes_by_get(path) and not self.wants_token and not _is_of_this_site(headers, host):
