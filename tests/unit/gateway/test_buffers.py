@@ -7,7 +7,8 @@ import threading
 import pytest
 from small_gateway import until
 
-from penstock.gateway.buffers import Row, RowBuffer
+from penstock.gateway.buffers import RowBuffer
+from penstock.sql.watching import Row
 
 LONG_S = 20.0
 

@@ -6,8 +6,9 @@ import atexit
 import contextlib
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Sequence
+from concurrent.futures import wait
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -15,19 +16,25 @@ import polars as pl
 from rich.console import Console
 from rich.table import Table
 
+from penstock.cli.live_table import LiveTable, watch
 from penstock.connectors import collecting, console
 from penstock.embedded import EmbeddedSettings, run_pipeline
 from penstock.errors import PenstockError, UsageError
+from penstock.gateway.runs import END_S, Run
 from penstock.loading import make_importable, parse_parameters
 from penstock.pipeline import Pipeline
+from penstock.plan.building.changes import to_changes
 from penstock.plan.logical import LogicalPlan, Node
 from penstock.plan.operations.write import Write
 from penstock.sql.answers import Answer, completions
 from penstock.sql.asking import Asking, Explanation, Listed, Listing, plan_of_writes
 from penstock.sql.parsing import statements
 from penstock.sql.programs import Session
-from penstock.sql.syntax import Part
+from penstock.sql.syntax import Part, ResetOption, SetOption
+from penstock.sql.testing.changes import Log
+from penstock.sql.testing.tables import cell_of
 from penstock.sql.text import SqlText, read_sql
+from penstock.sql.watching import Row, WatchingSink
 
 try:
     import readline
@@ -39,9 +46,13 @@ _PROMPT: Final = "sql> "
 _FURTHER: Final = "...> "
 _HISTORY: Final = Path("~/.penstock_history")
 _HELP: Final = """\
-Statements end with a semicolon. SELECT shows rows (Ctrl-C leaves a query without an end), INSERT INTO runs until its
+Statements end with a semicolon. SELECT shows rows; of a query without an end a table that changes in place (q leaves it),
+or every change after SET 'sql-client.execution.result-mode' = 'changelog' (Ctrl-C leaves it). INSERT INTO runs until its
 input ends, CREATE TABLE and CREATE VIEW declare, EXPLAIN, DESCRIBE and SHOW TABLES show. Files need no declaration:
 SELECT * FROM read_csv('a.csv'), read_jsonl, read_parquet. Tab completes; quit or Ctrl-D ends."""
+RESULT_MODE: Final = "sql-client.execution.result-mode"
+"""How queries without an end are shown at a terminal; Flink's client calls it so."""
+_MODES: Final = ("table", "changelog", "tableau")
 _HEADS: Final[dict[Listed, tuple[str, ...]]] = {
     "COLUMNS": ("column", "type", ""), "SETTINGS": ("setting", "value"), "TABLES": ("tables",), "VIEWS": ("views",),
     "FUNCTIONS": ("functions",),
@@ -99,6 +110,7 @@ class Asked:
     def __post_init__(self) -> None:
         self.session = Session(self.pipeline.plan)
         self._asking = Asking(self.session, self.parallelism)
+        self._mode = _MODES[0]
 
     def run(self, text: SqlText) -> None:
         """All statements of a text: what it inserts is run together, behind its last statement.
@@ -114,9 +126,15 @@ class Asked:
             self._run_writes(writes)
 
     def _one(self, text: SqlText, part: Part) -> None:
+        if isinstance(part, SetOption | ResetOption) and part.key in (None, RESULT_MODE):
+            self._set_mode(text, part)
+            if part.key is not None:
+                return
         match self._asking.answer(text, part):
             case Answer() as answer:
                 self._show(answer)
+            case Listing("SETTINGS", rows):
+                self._table(_HEADS["SETTINGS"], sorted([*rows, (RESULT_MODE, self._mode)]))
             case Listing() as listing:
                 self._table(_HEADS[listing.what], listing.rows)
             case Explanation(as_json=True, graph=graph):
@@ -125,6 +143,17 @@ class Asked:
                 self.output.print(explained.tree(), markup=False, emoji=False, highlight=False, soft_wrap=True)
             case None:
                 pass
+
+    def _set_mode(self, text: SqlText, part: SetOption | ResetOption) -> None:
+        """How queries without an end are shown."""
+        if isinstance(part, ResetOption):
+            self._mode = _MODES[0]
+        elif part.value is not None:
+            if part.value.lower() not in _MODES:
+                raise text.error(
+                    part.span, f"{part.key!r} is {', '.join(_MODES[:-1])} or {_MODES[-1]}, not {part.value!r}"
+                )
+            self._mode = part.value.lower()
 
     # -- running --------------------------------------------------------------------------------------------------------
 
@@ -138,9 +167,63 @@ class Asked:
         self._frame(answer, answer.arranged(pl.DataFrame(sink.rows, schema=schema, orient="row")))
 
     def _stream(self, answer: Answer) -> None:
-        """Rows as they come, as lines of JSON, until they end or Ctrl-C."""
-        with contextlib.suppress(KeyboardInterrupt):
-            self._run(self.pipeline.plan.ending_in(answer.rows.node, Write(console.Sink())))
+        """The rows of a query without an end, until it is left: at a terminal a table that changes in place, or a log of
+        changes; elsewhere lines of JSON."""
+        if self.as_json or not self.output.is_terminal:
+            with contextlib.suppress(KeyboardInterrupt):
+                self._run(self.pipeline.plan.ending_in(answer.rows.node, Write(console.Sink())))
+        elif self._mode == "table":
+            self._watch(answer)
+        else:
+            self._log(answer)
+
+    def _watch(self, answer: Answer) -> None:
+        node = answer.rows.node
+        table = LiveTable(answer, Log.of(node, ()).key)
+        with self._running(answer, WatchingSink(table.put, node, table.columns)) as run:
+            watch(table, [name for name, _ in answer.columns], run.ended, self.output)
+        self._said(f"{len(table):,} rows after {table.changes:,} changes")
+
+    def _log(self, answer: Answer) -> None:
+        """Every change in a line, behind what it does to the rows before it."""
+        if answer.rows.node.mode == "upsert":
+            answer = replace(answer, rows=to_changes(answer.rows, "sql"))
+        kinds = [each.type for each in answer.fields]
+        shown = 0
+
+        def put(rows: Sequence[Row]) -> None:
+            nonlocal shown
+            shown += len(rows)
+            for kind, values in rows:
+                self._line(kind, *map(cell_of, values, kinds))
+
+        self._line("op", *(name for name, _ in answer.columns))
+        own = [own for _, own in answer.columns]
+        with (
+            self._running(answer, WatchingSink(put, answer.rows.node, own)) as run,
+            contextlib.suppress(KeyboardInterrupt),
+        ):
+            wait([run.ended])
+        self._said(f"{shown:,} changes")
+
+    @contextlib.contextmanager
+    def _running(self, answer: Answer, sink: WatchingSink) -> Generator[Run]:
+        """A run of a query in the background, which ends behind the block."""
+        run = Run(self.pipeline.plan.ending_in(answer.rows.node, Write(sink)), self.parallelism)
+        run.start()
+        try:
+            yield run
+        finally:
+            run.cancel()
+            wait([run.ended], END_S)
+        if run.ended.done() and not run.ended.cancelled():
+            run.ended.result()
+
+    def _line(self, *cells: str) -> None:
+        self.output.print(" | ".join(cells), markup=False, highlight=False, soft_wrap=True)
+
+    def _said(self, text: str) -> None:
+        self.output.print(text, style="dim", markup=False, highlight=False)
 
     def _run(self, plan: LogicalPlan) -> None:
         part = Pipeline(self.pipeline.name)
@@ -152,7 +235,7 @@ class Asked:
         self._run(plan_of_writes(self.pipeline.plan, writes))
         for write in writes:
             table = (write.uid or write.operator_id).partition(f".{write.verb}")[0]
-            self.output.print(f"{table}: written", style="dim", markup=False, highlight=False)
+            self._said(f"{table}: written")
 
     # -- showing --------------------------------------------------------------------------------------------------------
 

@@ -8,10 +8,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
-from penstock.sql.testing.changes import Kind
+from penstock.sql.watching import Row
 
-Row = tuple[Kind, tuple[Any, ...]]
-"""What a row does to those before it, and its values."""
 MAX_ROWS: Final = 5_000
 """So many rows wait to be fetched, as in Flink's gateway; a page has no more."""
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from penstock.errors import UsageError
-from penstock.gateway.buffers import Row, RowBuffer
+from penstock.gateway.buffers import RowBuffer
+from penstock.sql.watching import Row
 from penstock.types import STRING, Field
 
 ResultType = Literal["NOT_READY", "PAYLOAD", "EOS"]

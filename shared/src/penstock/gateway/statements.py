@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +21,6 @@ from penstock.gateway.operations import Operation
 from penstock.gateway.properties import Properties
 from penstock.gateway.results import Results, done, texts
 from penstock.gateway.runs import Run, Runs
-from penstock.gateway.sinks import BufferSink
 from penstock.plan.building.changes import to_changes
 from penstock.plan.logical import LogicalPlan
 from penstock.plan.operations.write import Write
@@ -41,6 +41,7 @@ from penstock.sql.syntax import (
     SetOption,
 )
 from penstock.sql.text import SqlText
+from penstock.sql.watching import WatchingSink
 from penstock.types import BOOLEAN, STRING, Field
 
 if TYPE_CHECKING:
@@ -74,7 +75,9 @@ class Statements:
 
     def __post_init__(self) -> None:
         self.session = Session(LogicalPlan(NAME))
-        self._one_at_a_time = asyncio.Lock()
+        self._in_order = asyncio.Lock()
+        self._one_at_a_time = threading.Lock()
+        """Also while a statement is being decided that was cancelled: its thread goes on."""
         self._set: list[str] | None = None
         """The statements since BEGIN STATEMENT SET."""
         self.inserts: list[Run] = []
@@ -109,8 +112,8 @@ class Statements:
                 "execute statement of type CREATE TABLE, DROP TABLE, CREATE VIEW, DROP VIEW, CREATE FUNCTION, DROP "
                 "FUNCTION, SET and RESET."
             )
-        async with self._one_at_a_time:
-            await asyncio.to_thread(self._answer, SqlText(statement), part, {})
+        async with self._in_order:
+            await asyncio.to_thread(self._decided, lambda: self._answer(SqlText(statement), part, {}))
 
     async def execute(self, operation: Operation, statement: str, config: Mapping[str, str]) -> Results:
         """Execute one; the result as soon as it can be fetched.
@@ -125,11 +128,8 @@ class Statements:
         if stopped := _STOP_JOB.fullmatch(statement):
             self.jobs.stop(stopped[1])
             return done()
-        async with self._one_at_a_time:
-            text = await asyncio.to_thread(self._with_its_set, statement)
-            if text is None:
-                return done()
-            found = await asyncio.to_thread(self._decide, text, config)
+        async with self._in_order:
+            found = await asyncio.to_thread(self._decided, lambda: self._decide(statement, config))
         match found:
             case _Query():
                 return await self._queried(operation, found)
@@ -166,11 +166,16 @@ class Statements:
         self._set.append(text.at(part.span))
         return None
 
-    def _decide(self, text: SqlText, config: Mapping[str, str]) -> Results | _Query | LogicalPlan:
-        """What a statement comes to: its result, or what is to be run first."""
-        return self._answer(text, _only_statement(text), config)
+    def _decided(self, decide: Callable[[], _Found]) -> _Found:
+        with self._one_at_a_time:
+            return decide()
 
-    def _answer(self, text: SqlText, part: Part, config: Mapping[str, str]) -> Results | _Query | LogicalPlan:
+    def _decide(self, statement: str, config: Mapping[str, str]) -> _Found:
+        """What a statement comes to: its result, or what is to be run first."""
+        text = self._with_its_set(statement)
+        return done() if text is None else self._answer(text, _only_statement(text), config)
+
+    def _answer(self, text: SqlText, part: Part, config: Mapping[str, str]) -> _Found:
         if self.properties.take(part):
             return done()
         asking = self._asking_for(part, config)
@@ -231,7 +236,7 @@ class Statements:
         if rows.node.mode == "upsert":
             rows = to_changes(rows, "sql")
         buffer = RowBuffer(self.buffer_rows)
-        sink = BufferSink(buffer, rows.node, [own for _, own in found.answer.columns])
+        sink = WatchingSink(buffer.put, rows.node, [own for _, own in found.answer.columns])
         run = operation.run = self.runs.begin(found.plan.ending_in(rows.node, Write(sink)), buffer)
         job = await asyncio.shield(asyncio.wrap_future(run.submitted))
         return Results(found.answer.fields, buffer, is_query=True, job=job)
@@ -263,6 +268,10 @@ class _Query:
 
     answer: Answer
     plan: LogicalPlan
+
+
+_Found = Results | _Query | LogicalPlan
+"""What a statement comes to: its result, a query to run, or a plan that writes."""
 
 
 def _configures(part: Part) -> bool:

@@ -1,15 +1,14 @@
-"""The sink of a query: rows go to a buffer as soon as they come, each with what it does to those before it."""
+"""The sink of a query that somebody watches: rows come as soon as they are there, each with what it does to others."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from penstock.connectors import base
 from penstock.connectors.base import Guarantee, Prepared, WriteContext
 from penstock.core.batches import of_calendar
-from penstock.gateway.buffers import Row, RowBuffer
-from penstock.sql.testing.changes import Log
+from penstock.sql.testing.changes import Kind, Log
 from penstock.types import Schema
 
 if TYPE_CHECKING:
@@ -18,30 +17,34 @@ if TYPE_CHECKING:
     from penstock.plan.logical import Node
 
 
-class BufferSink(base.Sink):
-    """Hands every row to a buffer, which holds the pipeline back while it is full.
+Row = tuple[Kind, tuple[Any, ...]]
+"""What a row does to those before it, and its values."""
+
+
+class WatchingSink(base.Sink):
+    """Hands every row to a function, in the thread of the run, which it may hold back.
 
     Args:
-        buffer: where rows go.
+        put: is given rows.
         node: whose rows they are: facts, or changes.
         columns: the columns that are handed on, in order.
     """
 
-    kind: ClassVar[str] = "gateway"
+    kind: ClassVar[str] = "watching"
     in_process: ClassVar[bool] = True
 
-    def __init__(self, buffer: RowBuffer, node: Node, columns: Sequence[str]) -> None:
-        self.buffer: Final = buffer
+    def __init__(self, put: Callable[[Sequence[Row]], None], node: Node, columns: Sequence[str]) -> None:
+        self.put: Final = put
         self.node: Final = node
         self.columns: Final = tuple(columns)
 
     @property
     def guarantee(self) -> Guarantee:
-        """At-least-once: a row that has been fetched cannot be taken back."""
+        """At-least-once: a row that has been seen cannot be taken back."""
         return "at-least-once"
 
     def check(self, schema: Schema, *, updates: bool) -> None:
-        """Every row can be fetched."""
+        """Every row can be seen."""
 
     def open(self, schema: Schema, context: WriteContext) -> base.SinkWriter:
         """See `Sink.open`."""
@@ -53,11 +56,11 @@ class BufferSink(base.Sink):
 
 
 class _Writer:
-    def __init__(self, sink: BufferSink) -> None:
+    def __init__(self, sink: WatchingSink) -> None:
         self._sink = sink
 
     def write(self, frame: pl.DataFrame) -> None:
-        self._sink.buffer.put(self._rows(frame))
+        self._sink.put(self._rows(frame))
 
     def _rows(self, frame: pl.DataFrame) -> list[Row]:
         node, columns = self._sink.node, self._sink.columns
