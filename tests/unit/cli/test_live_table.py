@@ -11,6 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from concurrent.futures import wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,18 @@ from rich.console import Console
 from penstock.cli.live_table import LiveTable, Pages
 from penstock.cli.sql import Asked
 from penstock.connectors import iterables
+from penstock.gateway.runs import Run
 from penstock.plan.building.rows import Rows
 from penstock.plan.building.sources import read
 from penstock.plan.logical import LogicalPlan
+from penstock.plan.operations.write import Write
 from penstock.sql.answers import Answer
 from penstock.sql.asking import Asking
 from penstock.sql.parsing import statements
 from penstock.sql.programs import Session
 from penstock.sql.testing.changes import Log
 from penstock.sql.text import SqlError, SqlText
+from penstock.sql.watching import WatchingSink
 
 
 @dataclass
@@ -166,6 +170,20 @@ def test_a_mode_that_there_is_not_is_refused() -> None:
     asked = Asked(Console(file=io.StringIO()))
     with pytest.raises(SqlError, match="is table, changelog or tableau, not 'pages'"):
         asked.run(SqlText("SET 'sql-client.execution.result-mode' = 'pages'"))
+
+
+def test_a_query_that_is_left_has_ended_at_once() -> None:
+    """Whether it waits for rows or is given more than it can take."""
+    for rate in (None, 1.0):
+        plan = LogicalPlan("p")
+        rows = read(plan, iterables.Source(endless, schema=Tick, bounded=False, rate=rate))
+        sink = WatchingSink(lambda rows: None, rows.node, ["n"])
+        run = Run(plan.ending_in(rows.node, Write(sink)), 1)
+        run.start()
+        run.submitted.result(20)
+        run.cancel()
+        assert run.ended in wait([run.ended], 20).done
+        assert run.ended.cancelled()
 
 
 PROGRAM = """

@@ -64,8 +64,9 @@ class Run:
                 result = asyncio.run(self._to_the_end(Path(folder)))
             succeeded(result)
         except asyncio.CancelledError:
-            self.submitted.cancel()
-            self.ended.cancel()
+            for told in (self.submitted, self.ended):
+                if told.cancel():
+                    told.set_running_or_notify_cancel()  # before that, concurrent.futures.wait takes it for not done
         except BaseException as error:  # whatever it is, whoever waits is told
             if not self.submitted.done():
                 self.submitted.set_exception(error)
