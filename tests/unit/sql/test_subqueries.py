@@ -94,3 +94,25 @@ def test_there_may_be_several_rows_for_a_moment(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(sources, "BATCH_ROWS", 1)
     text = f"SELECT id, (SELECT k FROM {TOTALS} AS totals WHERE s = 5) FROM t"
     assert rows(text) == in_duckdb(text) == [(number, 2) for number in range(4)]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT 5 IN (SELECT x FROM u)",
+        "SELECT id, 5 IN (SELECT x FROM u) AND id > 1, 7 NOT IN (SELECT x FROM u) FROM t",
+        "SELECT id, NULL IN (SELECT x FROM u), NULL NOT IN (SELECT x FROM u WHERE x > 9) FROM t",
+        "SELECT CASE WHEN 9 IN (SELECT x FROM u) THEN 1 END, t.id FROM t FULL JOIN u ON t.id = u.k",
+        "SELECT k, SUM(x) FROM u GROUP BY k HAVING NOT (6 NOT IN (SELECT x FROM u))",
+        "SELECT k, SUM(x) FROM u GROUP BY k HAVING 6 = ANY (SELECT x + 1 FROM u) OR k = 2",
+        "SELECT SUM(x - (SELECT MIN(x) FROM u)), MAX(CASE WHEN k IN (SELECT id FROM t) THEN x END) FROM u",
+        "SELECT k, COUNT(*) FILTER (WHERE EXISTS (SELECT 1 FROM t WHERE t.id > u.k + 1)) FROM u GROUP BY k",
+        "SELECT k, SUM((SELECT COUNT(*) FROM t WHERE t.id < u.x)) FROM u GROUP BY k HAVING MAX((SELECT 3)) > k",
+        "SELECT id, ((SELECT MAX(x) FROM u WHERE u.k = t.id)) FROM t",
+        "SELECT id FROM t WHERE id + 1 > COALESCE(((SELECT MIN(k) FROM u WHERE u.k = t.id)), 1)",
+        "SELECT id FROM t WHERE id IN ((SELECT k FROM u)) AND EXISTS ((SELECT 1 FROM u WHERE u.k = t.id))",
+    ],
+)
+def test_subqueries_stand_wherever_expressions_do(query: str) -> None:
+    """Of constants, in aggregates, and in further parentheses."""
+    assert rows(query) == in_duckdb(query)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import nearest
 from penstock.sql.binding.context import Context, Wanted
-from penstock.sql.binding.expressions import has_aggregate
+from penstock.sql.binding.expressions import has_aggregate, is_aggregate
 from penstock.sql.binding.group_by import GroupBy, window_call
 from penstock.sql.binding.names import (
     Bound,
@@ -20,6 +20,7 @@ from penstock.sql.binding.names import (
     conjuncts,
     has_query,
     is_correlated,
+    rewritten,
     within,
 )
 from penstock.sql.binding.overs import Overs, check_over, with_named_windows
@@ -101,6 +102,7 @@ class Selecting:
         clauses = self._resolved(scope, items)
         groups = GroupBy(self._context, self._select, self._with_aliases(scope, items))
         if groups.applies(clauses):
+            relation, clauses = self._with_values_to_aggregate(scope, relation, clauses)
             labels = {
                 part: item.alias for part, item in zip(clauses.items, items, strict=True) if item.alias is not None
             }
@@ -247,6 +249,17 @@ class Selecting:
         queries = Subqueries(self._context, self._binder, replace(scope, relation=relation))
         values = {part: queries.value(part) for part in dict.fromkeys(clauses.parts) if has_query(part)}
         return queries.relation, clauses.each(lambda part: values.get(part, part))
+
+    def _with_values_to_aggregate(self, scope: Scope, relation: Relation, clauses: Clauses) -> tuple[Relation, Clauses]:
+        """Queries within aggregates as columns of the rows that are grouped."""
+        calls = dict.fromkeys(
+            each for part in clauses.parts for each in within(part) if is_aggregate(each) and has_query(each)
+        )
+        if not calls:
+            return relation, clauses
+        queries = Subqueries(self._context, self._binder, replace(scope, relation=relation))
+        values = {call: queries.value(call) for call in calls}
+        return queries.relation, clauses.each(lambda part: rewritten(part, values.get))
 
     # -- over -----------------------------------------------------------------------------------------------------------
 

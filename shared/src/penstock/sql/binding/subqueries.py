@@ -115,6 +115,15 @@ class Subqueries:
     def _without_queries(self, part: Part) -> Part:
         return self.value(part) if has_query(part) else part
 
+    def _as_column(self, value: Part) -> Part:
+        """A value that reads no column of the rows as one: what a query has in common with rows is found by columns."""
+        if columns_in(value) or is_correlated(value):
+            return value
+        name = fresh("compared", self.relation.rows.schema.names)
+        expr = Expressions(self._context, self.relation.rows.node.row_schema).value(value)
+        self.relation = with_computed(self.relation, {name: expr})
+        return Bound(name, span=value.span)
+
     def _not_in(self, part: InQuery, values: Sequence[Part]) -> None:
         """NOT IN is true where no value is equal, and none is null: of a set with a null in it nothing is known.
 
@@ -295,7 +304,7 @@ class Subqueries:
 
     def _marked(self, part: Part, query: Query, values: Sequence[Part]) -> Part:
         """Whether a row meets any of a query's, as a column: EXISTS or IN among other conditions."""
-        plain = [self._without_queries(each) for each in values]
+        plain = [self._as_column(self._without_queries(each)) for each in values]
         inner, conditions = self._inner(query, plain)
         if not conditions:
             return self._any_row(inner, part)

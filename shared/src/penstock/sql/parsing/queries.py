@@ -77,6 +77,8 @@ class QueryParser(RowPatternParser):
             order = self.order_items() if self.accept("ORDER", "BY") else ()
             found = self._limits(Query(body, tables, order))
             self._check_end(found)
+            if isinstance(body, Query) and found == Query(body):  # further parentheses say nothing
+                found = body
             return replace(found, span=self.since(start))
 
     def _check_end(self, query: Query) -> None:
