@@ -110,6 +110,11 @@ def test_there_may_be_several_rows_for_a_moment(monkeypatch: pytest.MonkeyPatch)
         "SELECT k, SUM((SELECT COUNT(*) FROM t WHERE t.id < u.x)) FROM u GROUP BY k HAVING MAX((SELECT 3)) > k",
         "SELECT id, ((SELECT MAX(x) FROM u WHERE u.k = t.id)) FROM t",
         "SELECT id FROM t WHERE id + 1 > COALESCE(((SELECT MIN(k) FROM u WHERE u.k = t.id)), 1)",
+        "SELECT id, id > ALL (SELECT k FROM u), id < ANY (SELECT k FROM u) FROM t",
+        "SELECT id, id >= ALL (SELECT k FROM u WHERE k > 9), id != ANY (SELECT k FROM u WHERE k > 9) FROM t",
+        "SELECT id, id <= ANY (SELECT NULLIF(k, 2) FROM u), id > ALL (SELECT NULLIF(k, 2) FROM u) FROM t",
+        "SELECT id FROM t WHERE id <> ALL (SELECT k FROM u) OR id = ANY (SELECT x FROM u WHERE u.k = t.id)",
+        "SELECT id FROM t WHERE 3 > ALL (SELECT x FROM u WHERE u.k >= t.id)",
         "SELECT id FROM t WHERE id IN ((SELECT k FROM u)) AND EXISTS ((SELECT 1 FROM u WHERE u.k = t.id))",
     ],
 )

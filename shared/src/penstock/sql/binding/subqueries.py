@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from penstock.plan.operations.join import JoinKind
     from penstock.sql.binding.queries import Binder
 
+_OPPOSITE: Final = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 _SEVERAL: Final = "the subquery gives more than one row, and stands for one value; aggregate them, or add LIMIT 1"
 
 
@@ -185,9 +186,9 @@ class Subqueries:
         found = settled(self._context, self._binder.query(query, None))
         return found, list(found.shown)
 
-    def _inner(self, query: Query, values: Sequence[Part]) -> tuple[Relation, list[Part]]:
+    def _inner(self, query: Query, values: Sequence[Part], operator: str = "=") -> tuple[Relation, list[Part]]:
         """The rows of a query, and the conditions that they share with those of the query around: `values` are equal to
-        its columns."""
+        its columns, or are compared by another operator."""
         body = query.body
         plain = (
             isinstance(body, Select)
@@ -195,11 +196,11 @@ class Subqueries:
             and not any(has_aggregate(item.expression) for item in body.items)
         )
         if not plain or query.limit is not None or query.offset is not None or query.tables:
-            return self._uncorrelated(query, values)
+            return self._uncorrelated(query, values, operator)
         assert isinstance(body, Select)
         scope, relation, correlated = self._binder.source(body, self._scope)
         if not correlated:
-            return self._uncorrelated(query, values)
+            return self._uncorrelated(query, values, operator)
         relation = settled(self._context, relation)
         self._check_no_queries(correlated)
         equal: list[Part] = []
@@ -207,17 +208,17 @@ class Subqueries:
             items = self._binder.items(body, Scope(self._context.text, relation, self._scope))
             self._check_width(query, values, len(items))
             equal = [
-                Call("=", (_outward(value), scope.resolve(item.expression)), span=value.span)
+                Call(operator, (_outward(value), scope.resolve(item.expression)), span=value.span)
                 for value, item in zip(values, items, strict=True)
             ]
         return relation, [*equal, *correlated]
 
-    def _uncorrelated(self, query: Query, values: Sequence[Part]) -> tuple[Relation, list[Part]]:
+    def _uncorrelated(self, query: Query, values: Sequence[Part], operator: str) -> tuple[Relation, list[Part]]:
         found, shown = self._bound_query(query)
         if values:
             self._check_width(query, values, len(shown))
         equal: list[Part] = [
-            Call("=", (_outward(value), Bound(column.column, span=value.span)), span=value.span)
+            Call(operator, (_outward(value), Bound(column.column, span=value.span)), span=value.span)
             for value, column in zip(values, shown, strict=False)
         ]
         return found, equal
@@ -302,17 +303,17 @@ class Subqueries:
         values = {call: _of_none(call, name) for call, name in zip(within_common, found, strict=True)}
         return rewritten(resolved, values.get)
 
-    def _marked(self, part: Part, query: Query, values: Sequence[Part]) -> Part:
-        """Whether a row meets any of a query's, as a column: EXISTS or IN among other conditions."""
+    def _marked(self, part: Part, query: Query, values: Sequence[Part], operator: str = "=") -> Part:
+        """Whether a row meets any of a query's, as a column: EXISTS, IN or ANY among other conditions."""
         plain = [self._as_column(self._without_queries(each)) for each in values]
-        inner, conditions = self._inner(query, plain)
+        inner, conditions = self._inner(query, plain, operator)
         if not conditions:
             return self._any_row(inner, part)
         found = self._mark(inner, conditions, part)
         equal, correlated = conditions[: len(values)], conditions[len(values) :]
         if not values or all(self._is_known(each, inner) for each in equal):
             return found
-        if len(conditions) == 1:
+        if len(conditions) == 1 and operator == "=":
             return self._three_valued(found, part, query, plain)
         perhaps = self._mark(inner, [_not_false(equal), *correlated], part)
         return Call("CASE", (found, Constant(True), perhaps, Constant(None), Constant(False)), span=part.span)
@@ -385,14 +386,11 @@ class Subqueries:
         return Call(">", (found, Constant(0)), span=part.span)
 
     def _quantified(self, part: Quantified) -> Part:
-        if part.quantifier == "ANY" and part.operator == "=":
-            return self._marked(part, part.query, (part.operand,))
-        if part.quantifier == "ALL" and part.operator == "<>":
-            inside = self._marked(part, part.query, (part.operand,))
-            return Call("NOT", (inside,), span=part.span)
-        raise self._context.error(
-            part, f"{part.operator} {part.quantifier} is not supported; compare with (SELECT MIN(x) ...) or MAX instead"
-        )
+        """A comparison with any row; one with all rows is that none compares the other way."""
+        if part.quantifier == "ANY":
+            return self._marked(part, part.query, (part.operand,), part.operator)
+        other = self._marked(part, part.query, (part.operand,), _OPPOSITE[part.operator])
+        return Call("NOT", (other,), span=part.span)
 
 
 def _has_final_rows(node: Node) -> bool:
