@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import itertools
 import os
 import pty
 import subprocess
 import sys
-import textwrap
+import termios
 import time
 from collections.abc import Iterator
 from concurrent.futures import wait
@@ -114,6 +115,22 @@ def test_rows_with_an_order_are_shown_in_it() -> None:
     assert shown(table) == [("a",), ("b",)]
 
 
+def test_values_of_every_shape_are_shown() -> None:
+    table = table_of("SELECT MAP[name, n] AS m, ARRAY[MAP[name, n]] AS a, ROW(n, name) AS r, n FROM ticks")
+    table.put([("+I", ({"x": 1}, [{"x": 1}], {"EXPR$0": 1, "EXPR$1": "x"}, None))])
+    assert shown(table) == [('{"x":1}', '[{"x":1}]', '{"EXPR$0":1,"EXPR$1":"x"}', "NULL")]
+
+
+def test_a_long_text_hides_no_other_column() -> None:
+    table = table_of("SELECT name, n FROM ticks")
+    table.put([("+I", ("x" * 500, 4_711))])
+    output = Console(file=io.StringIO(), width=60, height=8, force_terminal=False)
+    output.print(Pages(table, ["name", "n"]).picture(8))
+    text: str = output.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
+    assert "4711" in text
+    assert len(text.splitlines()) == 8 - 1  # one row, and room for one more
+
+
 def test_pages_are_turned_by_keys() -> None:
     table = table_of("SELECT n FROM ticks")
     table.put([("+I", (n,)) for n in range(10)])
@@ -197,31 +214,31 @@ from tests.unit.cli.test_live_table import Tick, endless
 asked = Asked(Console(width=80, height=12))
 source = iterables.Source(endless, schema=Tick, bounded=False, rate=1_000)
 asked.session.catalogue.streams = {"ticks": read(asked.pipeline.plan, source)}
-asked.run(SqlText("SELECT name, COUNT(*) AS n FROM ticks GROUP BY name"))
+asked.run(SqlText(MODE + "SELECT name, COUNT(*) AS n FROM ticks GROUP BY name"))
 print("left")
 """
+LOG = "SET 'sql-client.execution.result-mode' = 'changelog';"
 
 
 @pytest.mark.timeout(60)
-def test_a_query_without_an_end_is_a_table_at_a_terminal_until_a_key_leaves_it() -> None:
-    """And the terminal is as it was before."""
-    import termios
-
+@pytest.mark.parametrize(("mode", "shown", "key"), [("", "2 rows after", b"q"), (LOG, "+U | a", b"\x03")])
+def test_a_query_without_an_end_is_shown_at_a_terminal_until_a_key_leaves_it(mode: str, shown: str, key: bytes) -> None:
+    """As a table until q, as a log until Ctrl-C; and the terminal is as it was before."""
     leader, follower = pty.openpty()
     before = termios.tcgetattr(follower)
     process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM)],
-        stdin=follower, stdout=follower, stderr=follower,
+        [sys.executable, "-c", f"MODE = {mode!r}\n{PROGRAM}"],
+        stdin=follower, stdout=follower, stderr=follower, start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         cwd=Path(__file__).parents[3], env={**os.environ, "TERM": "xterm"},
     )  # fmt: skip
     try:
         seen = ""
         end = time.monotonic() + 50
-        while "2 rows after" not in seen:
+        while shown not in seen:
             assert time.monotonic() < end, seen
             seen += os.read(leader, 65_536).decode(errors="replace")
-        assert "q leaves" in seen
-        os.write(leader, b"q")
+        os.write(leader, key)
         while "left" not in seen.rpartition("changes")[2]:
             assert time.monotonic() < end, seen
             seen += os.read(leader, 65_536).decode(errors="replace")

@@ -56,6 +56,32 @@ def test_a_parameter_that_nothing_reads_is_refused(folder: Path) -> None:
             run(**asked, param=["at=7"])
 
 
+def test_a_table_can_be_filled_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """At the prompt, by CREATE TABLE ... AS and INSERT INTO, also after one that failed."""
+    asked = Asked(Console(file=io.StringIO()), as_json=True)
+    settings = "('connector' = 'filesystem', 'path' = 'out', 'format' = 'json')"
+    with pytest.raises(PenstockError, match="division by zero"):
+        asked.run(SqlText(f"CREATE TABLE t WITH {settings} AS SELECT 1 / id AS n FROM read_jsonl('rows.jsonl')"))
+    asked.run(SqlText(f"DROP TABLE t; CREATE TABLE t WITH {settings} AS SELECT id AS n FROM read_jsonl('rows.jsonl')"))
+    for _ in range(2):
+        asked.run(SqlText("INSERT INTO t SELECT 7"))
+    asked.run(SqlText("SELECT COUNT(*) AS rows_there, SUM(n) AS total FROM read_jsonl('out')"))
+    assert json.loads(capsys.readouterr().out) == {"rows_there": 6, "total": 20}
+
+
+def test_a_setting_that_is_refused_is_not_kept() -> None:
+    asked = Asked(Console(file=io.StringIO()))
+    for setting in (
+        "'table.exec.state.ttl' = 'x'",
+        "'table.exec.state.ttl' = '400000d'",
+        "'pipeline.max-parallelism' = '0'",
+    ):
+        with pytest.raises(SqlError, match="<sql>:1:"):
+            asked.run(SqlText(f"SET {setting}"))
+    asked.run(SqlText("SET 'pipeline.name' = 'abc'"))
+    assert asked.session.settings.values == {"pipeline.name": "abc"}
+
+
 def test_a_file_declares_fills_and_shows(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "job.sql").write_text(
         "CREATE VIEW dear AS SELECT id FROM read_jsonl('rows.jsonl') WHERE price > 2;\n"

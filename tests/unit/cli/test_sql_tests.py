@@ -44,6 +44,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_a_program_that_asks_another_system_is_not_tested(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A test would reach for a database of the program."""
+    (folder / "asks.sql").write_text(
+        SHOP + "INSERT INTO spent SELECT o.id, 1, 2 FROM orders AS o JOIN named FOR SYSTEM_TIME AS OF PROCTIME() AS n "
+        "ON o.customer = n.id;"
+    )
+    (folder / "asks.test.sql").write_text(
+        f"-- program: asks.sql\n{ORDERS}SELECT customer FROM spent;\n-- | customer |\n-- |----------|\n"
+    )
+    assert run(folder / "asks.test.sql") == 1
+    assert "a test reads nothing outside, and the program asks postgres table named" in capsys.readouterr().out
+
+
 def run(*paths: str | Path, keyword: str | None = None, update: bool = False, param: tuple[str, ...] = ()) -> int:
     return sql_tests_command(RunSqlTests([*map(str, paths)], keyword, update, [*param]))
 

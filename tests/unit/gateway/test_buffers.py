@@ -7,6 +7,7 @@ import threading
 import pytest
 from small_gateway import until
 
+from penstock.errors import UsageError
 from penstock.gateway.buffers import RowBuffer
 from penstock.sql.watching import Row
 
@@ -43,7 +44,8 @@ async def test_closing_lets_go_whoever_fills_it() -> None:
     filling.join(LONG_S)
     assert not filling.is_alive()
     assert len(buffer) == 0
-    assert await buffer.take(LONG_S) is None
+    with pytest.raises(UsageError, match="canceled or closed while its rows were fetched"):
+        await buffer.take(LONG_S)  # its rows are not all
 
 
 async def test_an_error_comes_behind_the_last_row_and_stays() -> None:

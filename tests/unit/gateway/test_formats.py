@@ -140,6 +140,11 @@ def test_values(value: Any, kind: DataType, as_json: str, as_text: str) -> None:
     assert text_of(value, kind) == as_text
 
 
+def test_decimals_have_all_of_their_digits() -> None:
+    value = Decimal("12345678901234567890123456789012345678.0")
+    assert value_in("JSON", value, DecimalType(38, 0)) == Decimal("12345678901234567890123456789012345678")
+
+
 def test_null_is_null_in_both_formats() -> None:
     assert value_in("JSON", None, INT64) is None
     assert value_in("PLAIN_TEXT", None, INT64) is None

@@ -203,6 +203,7 @@ AS_QUERY = "WITH ('connector' = 'filesystem', 'path' = 'totals', 'format' = 'jso
         ("(note STRING, price DOUBLE, half AS price / 2)", {"note": None, "id": 2, "price": 29.0, "doubled": 58.0}),
         ("(price FLOAT NOT NULL, id BIGINT)", {"id": 2, "price": 29.0, "doubled": 58.0}),
         ("(doubled, id, price)", {"doubled": 58.0, "id": 2, "price": 29.0}),
+        ("(PRIMARY KEY (id) NOT ENFORCED)", {"id": 2, "price": 29.0, "doubled": 58.0}),
     ],
 )
 def test_a_table_of_a_query_has_its_columns_behind_those_that_are_declared(
@@ -342,7 +343,10 @@ def test_a_table_that_is_no_stream_is_asked_for_its_rows() -> None:
         ("{} s.at AS c ON s.customer = c.id", "write FOR SYSTEM_TIME AS OF PROCTIME()"),
         ("{} s.proc AS c ON s.customer > c.id", "ON needs a condition of the form a = b"),
         ("{} s.proc AS c ON s.at = c.id", "this is TIMESTAMP, and id of the table BIGINT; CAST it"),
-        ("LEFT {} s.proc AS c ON s.customer = c.id AND c.name > 'a'", "takes conditions of the form a = b only"),
+        (
+            "LEFT {} s.proc AS c ON s.customer = c.id AND c.name > 'a'",
+            "takes one condition a = b for each of its columns",
+        ),
         ("RIGHT {} s.proc AS c ON s.customer = c.id", "is for JOIN ... ON and LEFT JOIN ... ON"),
         ("{} s.proc AS c ON s.customer = c.street", "c has no column 'street'; there are: id, name"),
         (
@@ -425,6 +429,8 @@ def test_a_hint_says_how_long_the_state_of_a_table_is_kept(folder: Path, query: 
             "SELECT /*+ STATE_TTL(orders) */ DISTINCT id FROM orders",
             "STATE_TTL: orders is no setting; write 'key' = 'value'",
         ),
+        ("SELECT /*+ STATE_TTL() */ DISTINCT id FROM orders", "STATE_TTL needs a table and a duration"),
+        ("SELECT /*+ STATE_TTL('orders' = '99999999999d') */ DISTINCT id FROM orders", "is at most 365250d"),
         ("SELECT DISTINCT id FROM orders /*+ STATE_TTL('orders' = '1h') */", "STATE_TTL stands behind SELECT"),
         (
             "SELECT /*+ STATE_TTL('orders' = '1h') */ COUNT(*) "

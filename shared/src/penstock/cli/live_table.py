@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.sql.answers import Answer
+from penstock.sql.testing.tables import cell_of
 from penstock.sql.watching import Row
 
 try:
@@ -32,6 +33,8 @@ except ImportError:  # a system without terminals of this kind reads no single k
 MAX_ROWS: Final = 1_000_000
 """So many rows are held, as in Flink's client; the oldest are left out then."""
 REFRESH_S: Final = 0.2
+_WIDEST: Final = 30
+"""Columns are no wider, as in Flink's client, so that a long text hides no other column."""
 _AROUND: Final = 6
 """Lines of the screen that are no rows: frame, names, and what is said below."""
 _KEYS: Final = {
@@ -118,13 +121,22 @@ class LiveTable:
             rows = list(self._rows.values())
         pages = max(-(-len(rows) // height), 1)
         number = pages - 1 if number is None else min(max(number, 0), pages - 1)
-        sorts = bool(self._answer.order) and {*self._answer.ordered_by} <= {*self.columns}
-        if not sorts:
-            rows = rows[number * height : (number + 1) * height]
-        frame = pl.DataFrame(rows, schema=self._answer.rows.node.row_schema.polars(), orient="row")
-        if sorts:
-            frame = self._answer.sorted(frame)[number * height : (number + 1) * height]
-        return number, pages, self._answer.cells(self._answer.shown(frame))
+        if self._answer.order and {*self._answer.ordered_by} <= {*self.columns}:
+            rows = self._in_order(rows)
+        rows = rows[number * height : (number + 1) * height]
+        shown = [self.columns.index(own) for _, own in self._answer.columns]
+        kinds = [each.type for each in self._answer.fields]
+        cells = [tuple(cell_of(row[place], kind) for place, kind in zip(shown, kinds, strict=True)) for row in rows]
+        return number, pages, cells
+
+    def _in_order(self, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        places = {name: self.columns.index(name) for name in self._answer.ordered_by}
+        kinds = self._answer.rows.node.row_schema.polars()
+        frame = pl.DataFrame(
+            [pl.Series(name, [row[place] for row in rows], kinds[name]) for name, place in places.items()]
+        ).with_row_index("__row")
+        places_in_order: list[int] = self._answer.sorted(frame)["__row"].to_list()
+        return [rows[place] for place in places_in_order]
 
 
 class Pages:
@@ -162,13 +174,14 @@ class Pages:
         self._shown = number
         shown = Table()
         for name in self._names:
-            shown.add_column(name, no_wrap=True, overflow="ellipsis")
+            shown.add_column(name, no_wrap=True, overflow="ellipsis", min_width=3, max_width=_WIDEST)
         for row in rows:
             shown.add_row(*map(Text, row))
         said = f"page {number + 1} of {pages}, {len(self._table):,} rows after {self._table.changes:,} changes"
         if self._table.left_out:
             said += f", {self._table.left_out:,} older rows are not held"
-        return Group(shown, Text(said, style="dim"), Text(_HELP, style="dim"))
+        below = (Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in (said, _HELP))
+        return Group(shown, *below)
 
 
 def watch(table: LiveTable, names: Sequence[str], ended: Future[Any], output: Console) -> None:
@@ -181,15 +194,14 @@ def watch(table: LiveTable, names: Sequence[str], ended: Future[Any], output: Co
         output: the terminal.
     """
     pages = Pages(table, names)
-    with (
-        contextlib.suppress(KeyboardInterrupt),
-        _single_keys(),
-        Live(console=output, screen=True, auto_refresh=False) as live,
-    ):
-        while not ended.done() and not pages.left:
-            live.update(pages.picture(output.height), refresh=True)
-            if key := _pressed(REFRESH_S):
-                pages.press(key)
+    try:
+        with _single_keys(), Live(console=output, screen=True, auto_refresh=False) as live:
+            while not ended.done() and not pages.left:
+                live.update(pages.picture(output.height), refresh=True)
+                if key := _pressed(REFRESH_S):
+                    pages.press(key)
+    except KeyboardInterrupt:
+        output.set_alt_screen(enable=False)  # it may have come while the screen was being changed
 
 
 @contextlib.contextmanager

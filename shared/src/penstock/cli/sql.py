@@ -16,7 +16,7 @@ import polars as pl
 from rich.console import Console
 from rich.table import Table
 
-from penstock.cli.live_table import LiveTable, watch
+from penstock.cli.live_table import REFRESH_S, LiveTable, watch
 from penstock.connectors import collecting, console
 from penstock.embedded import EmbeddedSettings, run_pipeline
 from penstock.errors import PenstockError, UsageError
@@ -122,8 +122,11 @@ class Asked:
         for part in statements(text):
             self._one(text, part)
         writes = [node for node in self.pipeline.plan if node not in before and isinstance(node.operation, Write)]
-        if writes:
-            self._run_writes(writes)
+        try:
+            if writes:
+                self._run_writes(writes)
+        finally:  # a later INSERT INTO fills the table again
+            self.pipeline.plan.nodes = [node for node in self.pipeline.plan if node not in writes]
 
     def _one(self, text: SqlText, part: Part) -> None:
         if isinstance(part, SetOption | ResetOption) and part.key in (None, RESULT_MODE):
@@ -203,7 +206,8 @@ class Asked:
             self._running(answer, WatchingSink(put, answer.rows.node, own)) as run,
             contextlib.suppress(KeyboardInterrupt),
         ):
-            wait([run.ended])
+            while not run.ended.done():  # a wait without an end hears no Ctrl-C once Polars is loaded
+                wait([run.ended], REFRESH_S)
         self._said(f"{shown:,} changes")
 
     @contextlib.contextmanager

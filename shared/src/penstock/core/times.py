@@ -42,6 +42,21 @@ def duration_us(duration: Duration, what: str = "duration", *, positive: bool = 
     return micros
 
 
+LONGEST_TTL_US: Final = 365_250 * 86_400_000_000
+"""A thousand years: what is written now and kept so long ends within the range of timestamps."""
+
+
+def checked_ttl_us(ttl_us: int, what: str) -> int:
+    """A time to live in microseconds.
+
+    Raises:
+        PipelineError: it is longer than `LONGEST_TTL_US`.
+    """
+    if ttl_us > LONGEST_TTL_US:
+        raise PipelineError(f"{what}: a time to live is at most 365250d; leave it out to keep state for ever")
+    return ttl_us
+
+
 def signed_duration_us(duration: Duration, what: str = "duration") -> int:
     """Microseconds of a duration that may be negative: `"-5m"`, or a negative timedelta.
 

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
+from penstock.errors import UsageError
 from penstock.sql.watching import Row
 
 MAX_ROWS: Final = 5_000
@@ -78,6 +79,7 @@ class RowBuffer:
         """The next rows; none if none come in time; None behind the last one.
 
         Raises:
+            UsageError: the buffer is closed.
             Exception: the run has failed, and its rows have all been taken.
         """
         arrived = asyncio.Event()
@@ -107,6 +109,8 @@ class RowBuffer:
             self._changed.notify_all()
             if rows or not (self._ended or self._closed):
                 return rows
+            if self._closed:
+                raise UsageError("the operation was canceled or closed while its rows were fetched")
             if self._error is not None:
                 raise self._error
             return None

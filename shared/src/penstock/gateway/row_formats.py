@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -82,9 +82,13 @@ def text_of(value: Any, kind: DataType) -> str:
             return _TEXTS[kind](value) if kind in _TEXTS else str(value)
 
 
+_EXACT: Final = Context(prec=76)
+"""More digits than any decimal has."""
+
+
 def _stripped(value: Decimal) -> Decimal:
     """Without trailing zeros, as Java's BigDecimal strips them."""
-    return Decimal(0) if value == 0 else value.normalize()
+    return Decimal(0) if value == 0 else value.normalize(_EXACT)
 
 
 def _shortest(value: float, kind: DataType) -> float:

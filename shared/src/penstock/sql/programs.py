@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.connectors import console
 from penstock.core.names import is_pipeline_name
+from penstock.core.times import checked_ttl_us
 from penstock.errors import PipelineError, UsageError, nearest
 from penstock.expressions import Expr, col, lit
 from penstock.expressions.typing_rules import promote
@@ -83,7 +84,12 @@ class Settings:
             self.values.clear() if part.key is None else self.values.pop(part.key, None)
         elif part.key is not None and part.value is not None:
             self._check(text, part)
-            self.values[part.key] = part.value
+            after = Settings({**self.values, part.key: part.value})
+            try:
+                _ = after.state_ttl_us, after.max_parallelism
+            except PipelineError as error:
+                raise text.error(part.span, str(error)) from None
+            self.values = after.values
 
     def _check(self, text: SqlText, part: SetOption) -> None:
         self._check_known(text, part)
@@ -108,7 +114,7 @@ class Settings:
     def state_ttl_us(self) -> int | None:
         """The time to live of state."""
         value = self.values.get(TTL)
-        return None if value is None else duration_setting(TTL, value) or None
+        return None if value is None else checked_ttl_us(duration_setting(TTL, value), TTL) or None
 
     @property
     def max_parallelism(self) -> int:

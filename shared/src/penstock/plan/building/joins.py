@@ -129,7 +129,10 @@ def join_current_rows(
         nulls_equal: whether null is a key like others.
     """
     _check_pipelines(left, right)
-    left_ttl, right_ttl = ttl if isinstance(ttl, tuple) else (ttl, ttl)
+    pair = ttl if isinstance(ttl, tuple) else (ttl, ttl)
+    if len(pair) != 2:
+        raise PipelineError(f"join: ttl={ttl!r}: it is one duration, or a pair of the left and of the right rows")
+    left_ttl, right_ttl = pair
     ttls_us = (left.ttl_us(left_ttl, "join"), left.ttl_us(right_ttl, "join"))
     left, right = current_rows(left, "changes"), current_rows(right, "changes")
     own, other = left.node.row_schema, right.node.row_schema

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core.times import Duration, duration_us
+from penstock.core.times import Duration, checked_ttl_us, duration_us
 from penstock.errors import PipelineError
 from penstock.expressions import Expr, columns_of
 from penstock.expressions.catalogue import free_function
@@ -67,7 +67,9 @@ class Rows:
 
         None is for ever; a verb asks for that with no time at all, as in Flink.
         """
-        return self.plan.state_ttl_us if ttl is None else duration_us(ttl, f"{verb}: ttl") or None
+        if ttl is None:
+            return self.plan.state_ttl_us
+        return checked_ttl_us(duration_us(ttl, f"{verb}: ttl"), f"{verb}: ttl") or None
 
     def check_unread(self, verb: str, written: Mapping[str, Expr]) -> None:
         """Nobody reads what a change does: a row that is retracted is to be treated as when it was added.

@@ -108,8 +108,8 @@ class LookupJoin:
         if rest and self._part.kind == "left":
             raise self._context.error(
                 rest[0],
-                "LEFT JOIN of a table that is asked for rows takes conditions of the form a = b only; write others in "
-                "WHERE, or into a view in the database",
+                "LEFT JOIN of a table that is asked for rows takes one condition a = b for each of its columns, and no "
+                "others; write these in WHERE, or into a view in the database",
             )
         read = set[str]().union(*map(columns_in, rest))
         named = {

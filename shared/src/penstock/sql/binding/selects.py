@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from penstock.core.times import checked_ttl_us
 from penstock.errors import nearest
 from penstock.sql.binding.context import Context, Wanted
 from penstock.sql.binding.expressions import has_aggregate, is_aggregate
@@ -318,11 +319,14 @@ def state_ttls(context: Context, hints: Sequence[Hint]) -> dict[str, StateTtl]:
                 f"the hint {hint.name} is not supported; there is STATE_TTL('table' = '1d') behind SELECT, and "
                 "OPTIONS('key' = 'value') behind a table's name",
             )
+        if not hint.settings:
+            raise context.error(hint, "STATE_TTL needs a table and a duration; write STATE_TTL('table' = '1d')")
         for table, duration in hint.settings:
             if alike(table, found) is not None:
                 raise context.error(hint, f"STATE_TTL says of {table} twice how long; leave one out")
             with context.at(hint.span):
-                micros = duration_setting(f"STATE_TTL of {table}", duration)
+                what = f"STATE_TTL of {table}"
+                micros = checked_ttl_us(duration_setting(what, duration), what)
             found[table] = StateTtl(table, hint.span, timedelta(microseconds=micros))
     return found
 

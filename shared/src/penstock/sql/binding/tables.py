@@ -286,6 +286,7 @@ class Tables:
         moment = self.scope(Items([left], [])).resolve(written)
         if (lookup := self._binder.lookup(table)) is not None:
             check_processing_time(self._context, left, written, moment)
+            self.names.add(table.alias or table.name[-1])
             asked = LookedUp.of(lookup, table.alias or table.name[-1], table.columns, left)
             self._names(table.columns, asked.table, table)
             using, conditions = self._on(part, left, asked.table)

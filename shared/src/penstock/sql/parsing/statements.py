@@ -146,7 +146,7 @@ class Parser(QueryParser):
         key: tuple[str, ...] = ()
         self._untyped = None
         if self.accept("("):
-            while not columns or self.accept(","):
+            while True:
                 here = self.next
                 if self.accept("WATERMARK", "FOR"):
                     if watermark is not None:
@@ -169,6 +169,8 @@ class Parser(QueryParser):
                     if is_key:
                         self._check_no_key(key, here)
                         key = (column_definition.name,)
+                if not self.accept(","):
+                    break
             self.require(")")
         self._comment()
         partitioned = self._column_names() if self.accept("PARTITIONED", "BY") else ()
