@@ -63,6 +63,8 @@ def test_a_table_can_be_filled_again(folder: Path, capsys: pytest.CaptureFixture
     with pytest.raises(PenstockError, match="division by zero"):
         asked.run(SqlText(f"CREATE TABLE t WITH {settings} AS SELECT 1 / id AS n FROM read_jsonl('rows.jsonl')"))
     asked.run(SqlText(f"DROP TABLE t; CREATE TABLE t WITH {settings} AS SELECT id AS n FROM read_jsonl('rows.jsonl')"))
+    with pytest.raises(SqlError, match="there is no table 'nowhere'"):
+        asked.run(SqlText("INSERT INTO t SELECT 7; SELECT * FROM nowhere"))
     for _ in range(2):
         asked.run(SqlText("INSERT INTO t SELECT 7"))
     asked.run(SqlText("SELECT COUNT(*) AS rows_there, SUM(n) AS total FROM read_jsonl('out')"))

@@ -118,15 +118,15 @@ class Asked:
         Raises:
             SqlError: it is wrong.
         """
-        before = {*self.pipeline.plan}
-        for part in statements(text):
-            self._one(text, part)
-        writes = [node for node in self.pipeline.plan if node not in before and isinstance(node.operation, Write)]
+        plan = self.pipeline.plan
+        before = {*plan}
         try:
-            if writes:
+            for part in statements(text):
+                self._one(text, part)
+            if writes := [node for node in plan if node not in before and isinstance(node.operation, Write)]:
                 self._run_writes(writes)
-        finally:  # a later INSERT INTO fills the table again
-            self.pipeline.plan.nodes = [node for node in self.pipeline.plan if node not in writes]
+        finally:  # whatever came of it, a later INSERT INTO may fill the same table
+            plan.nodes = [node for node in plan if node in before or not isinstance(node.operation, Write)]
 
     def _one(self, text: SqlText, part: Part) -> None:
         if isinstance(part, SetOption | ResetOption) and part.key in (None, RESULT_MODE):
