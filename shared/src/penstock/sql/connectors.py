@@ -285,7 +285,8 @@ def _options(annotation: str, namespace: Mapping[str, Any]) -> dict[str, Any]:
     if "LookupOptions" not in annotation:
         return dict.fromkeys(SourceOptions.__annotations__, str)
     own = {**namespace, **vars(lookups)}
-    return {name: _type(each.__forward_arg__, own) for name, each in lookups.LookupOptions.__annotations__.items()}
+    given = lookups.LookupOptions.__annotations__.items()
+    return {name: _type(getattr(each, "__forward_arg__", each), own) for name, each in given}
 
 
 def _type(annotation: Any, namespace: Mapping[str, Any]) -> Any:
