@@ -14,7 +14,7 @@ import pytest
 from penstock.connectors import kafka, postgres
 from penstock.coordination.artifacts import pack
 from penstock.embedded import EmbeddedSettings, run_pipeline
-from penstock.errors import PipelineError, UsageError
+from penstock.errors import PipelineError, UsageError, UserCodeError
 from penstock.graph.jobgraph import JobGraph, build_job_graph
 from penstock.loading import load_pipeline
 from penstock.plan.logical import LogicalPlan
@@ -74,6 +74,20 @@ def test_a_timestamp_without_a_zone_is_in_utc(folder: Path, time: str) -> None:
         assert written(folder, berlin + fill.replace("'totals'", "'berlin'"), out="berlin") == [
             {"at": "2025-12-31T23:30:00Z"}
         ]
+
+
+def test_a_null_does_not_come_into_a_column_that_has_none(folder: Path) -> None:
+    """As with Flink's enforcer: the job fails, whatever it has written of other rows."""
+    orders = ORDERS.replace("total DOUBLE", "total DOUBLE NOT NULL")
+    fill = "INSERT INTO totals (total, id) SELECT NULLIF(price, {}), id FROM orders WHERE price > 20"
+    assert len(written(folder, orders + fill.format(7))) == 9
+    with pytest.raises(
+        UserCodeError, match="total of totals is NOT NULL, and a row has NULL there; leave such rows out"
+    ):
+        written(folder, orders + fill.format(27), out="others")
+    declared = f"CREATE TABLE others (id BIGINT NOT NULL) {AS_QUERY.replace('totals', 'more')}"
+    with pytest.raises(UserCodeError, match="id of others is NOT NULL"):
+        written(folder, f"{orders} {declared} AS SELECT MAX(id) AS id FROM orders WHERE price > 99")
 
 
 def test_rows_have_the_columns_of_their_table_in_its_order(folder: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.connectors import console
@@ -14,7 +16,7 @@ from penstock.errors import PipelineError, UsageError, nearest
 from penstock.expressions import Expr, col, lit
 from penstock.expressions.typing_rules import promote
 from penstock.plan.building.changes import final, has_end
-from penstock.plan.building.columns import project
+from penstock.plan.building.columns import check_rows, project
 from penstock.plan.building.rows import Rows
 from penstock.plan.building.sources import write
 from penstock.protocol.keygroups import DEFAULT_MAX_PARALLELISM, LARGEST_MAX_PARALLELISM
@@ -401,8 +403,11 @@ class Session:
                 f"the query has {len(given)} columns, and {table.statement.name} takes {len(names)}: {', '.join(names)}",
             )
         made: dict[str, Expr] = {}
+        perhaps_null: dict[str, str] = {}
         for own, name in zip(given, names, strict=True):
             wanted = target.field(name).type
+            if own.nullable and not target.field(name).nullable:
+                perhaps_null[name] = own.name
             if own.type != wanted and not _fits(own.type, wanted):
                 raise context.error(
                     part.query,
@@ -414,6 +419,13 @@ class Session:
                 if not each.nullable:
                     raise context.error(part, f"{each.name} is NOT NULL and is not named; the query has to give it")
                 made[each.name] = lit(None).cast(each.type)
+        if perhaps_null:
+            text = (
+                f"{', '.join(perhaps_null)} of {table.statement.name} is NOT NULL, and a row has NULL there; leave such "
+                "rows out by WHERE, or give them a value by COALESCE"
+            )
+            known = reduce(and_, (col(own).is_not_null() for own in perhaps_null.values()))
+            rows = check_rows(rows, known, str(context.error(part.query, text)))
         if [(each.name, col(each.name).node) for each in given] == [(name, made[name].node) for name in target.names]:
             return rows
         kept = as_keyed_by(rows, plain_columns(made), "insert")
