@@ -76,6 +76,26 @@ def test_a_function_of_groups_and_one_within_another() -> None:
     )
 
 
+@pytest.mark.parametrize("kind", ["", "LEFT", "FULL"])
+def test_a_function_stands_in_conditions_of_joins(kind: str) -> None:
+    """Of the columns of one side; with INNER JOIN also of both."""
+    text = (
+        f"SELECT a.price, b.price FROM (SELECT * FROM bids WHERE price < 9) AS a {kind} JOIN bids AS b "
+        "ON taxed(a.price) = taxed(b.price, 0.75) AND taxed(b.price) < 20"
+    )
+    pairs = [(a.price, b.price) for a in BIDS[:9] for b in BIDS if a.price * 2 == b.price and b.price * 1.5 < 20]
+    if kind:
+        pairs += [(a.price, None) for a in BIDS[:9] if a.price not in {a for a, _ in pairs}]
+    if kind == "FULL":
+        pairs += [(None, b.price) for b in BIDS if b.price not in {b for _, b in pairs}]
+    assert rows(text, taxed=taxed) == sorted(pairs, key=str)
+    if not kind:
+        both = "SELECT a.price, b.price FROM bids AS a JOIN bids AS b ON taxed(a.price, b.price) = 12"
+        assert rows(both, taxed=taxed) == sorted(
+            [(a.price, b.price) for a in BIDS for b in BIDS if a.price * b.price == 12], key=str
+        )
+
+
 def test_a_function_of_changes_takes_back_what_it_gave() -> None:
     text = """
     SELECT taxed(total) FROM (SELECT auction, SUM(price) AS total FROM bids GROUP BY auction) WHERE taxed(total) > 90
@@ -114,7 +134,7 @@ def spread(*prices: float) -> float:
         ("SELECT f(who) FROM bids", taxed, "price of F is DOUBLE, and this is STRING"),
         ("SELECT f() FROM bids", taxed, "F takes 1 to 2 arguments, not 0: F.price DOUBLE, rate DOUBLE"),
         ("SELECT f(DISTINCT price) FROM bids", taxed, "function of one row"),
-        ("SELECT a.price FROM bids a JOIN bids b ON f(a.price) = b.price", taxed, "cannot stand here"),
+        ("SELECT a.price FROM bids a LEFT JOIN bids b ON f(a.price, b.price) > 1", taxed, "cannot stand here"),
         ("SELECT f(CASE WHEN price > 1 THEN price END) FROM bids", taxed, "may be NULL"),
         ("SELECT f(price) FROM bids", untyped, "price has no annotation"),
         ("SELECT f(price) FROM bids", awaited, "async"),

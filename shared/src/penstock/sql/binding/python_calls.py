@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -40,10 +40,18 @@ def calls_python(context: Context, part: Part) -> bool:
     return any(isinstance(each, Call) and context.catalogue.of_row(each.function) for each in within(part))
 
 
-def with_python_calls(context: Context, relation: Relation, parts: Iterable[Part]) -> tuple[Relation, Change]:
+def with_python_calls(
+    context: Context, relation: Relation, parts: Iterable[Part], taken: Iterable[str] = ()
+) -> tuple[Relation, Change]:
     """The rows with a column for each call whose arguments are columns of these rows, and what puts it into expressions.
 
-    Calls of aggregates, and of values over other rows, stay until these are known.
+    Calls of aggregates, of values over other rows, and of columns of other rows stay until these are known.
+
+    Args:
+        context: the text.
+        relation: the rows.
+        parts: the expressions.
+        taken: names that the columns must not have, beside those of the rows.
 
     Raises:
         SqlError: the arguments do not fit the function.
@@ -62,7 +70,7 @@ def with_python_calls(context: Context, relation: Relation, parts: Iterable[Part
             return relation, lambda part: _changed(part, replaced)
         for call in calls:
             assert isinstance(call, Call)
-            relation, column = _called(context, relation, call)
+            relation, column = _called(context, relation, call, tuple(taken))
             replaced[call] = Bound(column, span=call.span)
 
 
@@ -84,7 +92,7 @@ def _can_be_called(context: Context, part: Part, known: set[str]) -> bool:
     return not waits and not foreign and columns_in(part) <= known
 
 
-def _called(context: Context, relation: Relation, call: Call) -> tuple[Relation, str]:
+def _called(context: Context, relation: Relation, call: Call, taken: Sequence[str]) -> tuple[Relation, str]:
     function = context.catalogue.of_row(call.function)
     assert function is not None
     if call.distinct or call.filter is not None or call.order or call.over is not None:
@@ -102,9 +110,9 @@ def _called(context: Context, relation: Relation, call: Call) -> tuple[Relation,
     for part, parameter in zip(call.arguments, function.parameters, strict=False):
         with context.at(part.span):
             fitted = as_parameter(call.function, parameter, binds.bind(part))
-        name = fresh(f"{call.function.lower()}_{parameter.name}", relation.rows.schema.names, made)
+        name = fresh(f"{call.function.lower()}_{parameter.name}", relation.rows.schema.names, made, taken)
         made[name] = fitted
     relation = with_computed(relation, made)
-    column = fresh(call.function.lower(), relation.rows.schema.names)
+    column = fresh(call.function.lower(), relation.rows.schema.names, taken)
     rows = call_function(relation.rows, column, function.function, tuple(made), function.gives)
     return relation.with_rows(rows), column

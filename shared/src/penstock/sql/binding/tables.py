@@ -24,6 +24,7 @@ from penstock.sql.binding.lookup_joins import LookedUp, LookupJoin, check_proces
 from penstock.sql.binding.moments import micros_of
 from penstock.sql.binding.named_arguments import arguments_in_order
 from penstock.sql.binding.names import Bound, Scope, alike, columns_in, conjuncts, has_query, is_correlated, moved
+from penstock.sql.binding.python_calls import calls_python, with_python_calls
 from penstock.sql.binding.ranks import bounded, settled
 from penstock.sql.binding.relations import (
     WINDOW_END,
@@ -177,7 +178,8 @@ class Tables:
         mine = [each for each in pool if columns_in(each) <= own and columns_in(each) and not is_correlated(each)]
         for each in mine:
             pool.remove(each)
-        return filtered(self._context, relation, mine)
+        relation, change = with_python_calls(self._context, relation, mine)
+        return filtered(self._context, relation, [*map(change, mine)])
 
     def _next(self, found: Relation, waiting: Sequence[Relation], pool: Sequence[Part]) -> int:
         for place, relation in enumerate(waiting):
@@ -189,9 +191,9 @@ class Tables:
         return 0
 
     def _inner(self, left: Relation, right: Relation, pool: list[Part], waiting: Sequence[Relation]) -> Relation:
-        left, right = settled(self._context, left), settled(self._context, right)
-        both = {each.column for each in (*left.columns, *right.columns)}
-        mine = [each for each in pool if columns_in(each) <= both]
+        left, right, pool[:] = self._with_calls(settled(self._context, left), settled(self._context, right), pool)
+        both = {*left.rows.schema.names, *right.rows.schema.names}
+        mine = [each for each in pool if columns_in(each) <= both and not calls_python(self._context, each)]
         for each in mine:
             pool.remove(each)
         further = set[str]().union(*(columns_in(each) for each in pool))
@@ -200,6 +202,16 @@ class Tables:
         found = join.of("inner", conditions, self._kept(left, right, further))
         pool[:] = [moved(each, join.merged) for each in pool]
         return found
+
+    def _with_calls(
+        self, left: Relation, right: Relation, conditions: Iterable[Part]
+    ) -> tuple[Relation, Relation, list[Part]]:
+        """Both sides of a join with what Python functions give of their columns, and the conditions on that."""
+        conditions = [*conditions]
+        left, of_left = with_python_calls(self._context, left, conditions, right.rows.schema.names)
+        conditions = [*map(of_left, conditions)]
+        right, of_right = with_python_calls(self._context, right, conditions, left.rows.schema.names)
+        return left, right, [*map(of_right, conditions)]
 
     def _kept(self, left: Relation, right: Relation, further: Iterable[str] = ()) -> frozenset[str]:
         columns = (*left.columns, *right.columns)
@@ -213,14 +225,16 @@ class Tables:
         left = settled(self._context, self.connected(left_items, []))
         right = settled(self._context, self.connected(right_items, []))
         right = renamed_apart(left, right)
-        using, conditions = self._on(part, left, right)
+        using, written = self._on(part, left, right)
+        left, right, written = self._with_calls(left, right, written)
+        conditions = sorted_out(written, left, right)
         kind = "inner" if part.kind == "cross" else part.kind
         left, right = self._filtered_sides(kind, left, right, conditions)
         kept = self._kept(left, right, {each.column for pair in using for each in pair})
         found = Join(self._context, left, right, part.condition or part).of(kind, conditions, kept)
         return _merged(found, using, kind) if using else found
 
-    def _on(self, part: Joined, left: Relation, right: Relation) -> tuple[Sequence[tuple[Column, Column]], Conditions]:
+    def _on(self, part: Joined, left: Relation, right: Relation) -> tuple[Sequence[tuple[Column, Column]], list[Part]]:
         """The pairs of columns of USING and NATURAL, and all conditions."""
         using = self._using(part, left, right)
         conditions: list[Part] = [
@@ -233,7 +247,7 @@ class Tables:
         for each in conditions:
             if has_query(each):
                 raise self._context.error(each, "a subquery cannot stand in ON of an outer join; join it before")
-        return using, sorted_out(conditions, left, right)
+        return using, conditions
 
     def _filtered_sides(
         self, kind: str, left: Relation, right: Relation, conditions: Conditions
@@ -289,7 +303,8 @@ class Tables:
             self.names.add(table.alias or table.name[-1])
             asked = LookedUp.of(lookup, table.alias or table.name[-1], table.columns, left)
             self._names(table.columns, asked.table, table)
-            using, conditions = self._on(part, left, asked.table)
+            using, written_on = self._on(part, left, asked.table)
+            conditions = sorted_out(written_on, left, asked.table)
             found, rest = LookupJoin(self._context, part, left, asked, conditions, self._wanted).bind()
             found = filtered(self._context, found, rest)
             return _merged(found, using, part.kind) if using else found
@@ -299,7 +314,8 @@ class Tables:
             raise self._context.error(
                 written, "FOR SYSTEM_TIME AS OF takes the column that is the event time of the left table"
             )
-        using, conditions = self._on(part, left, right)
+        using, written_on = self._on(part, left, right)
+        conditions = sorted_out(written_on, left, right)
         if part.kind == "inner":
             left, conditions.left = filtered(self._context, left, conditions.left), []
         found = Join(self._context, left, right, part).as_of(conditions, part.kind)
