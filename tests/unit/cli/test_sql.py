@@ -71,6 +71,13 @@ def test_a_table_can_be_filled_again(folder: Path, capsys: pytest.CaptureFixture
     assert json.loads(capsys.readouterr().out) == {"rows_there": 6, "total": 20}
 
 
+def test_a_statement_that_does_nothing_has_no_plan(folder: Path) -> None:
+    asked = Asked(Console(file=io.StringIO()))
+    asked.run(SqlText("CREATE TABLE t (n BIGINT) WITH ('connector' = 'print')"))
+    with pytest.raises(SqlError, match="the table is there already, so this statement does nothing"):
+        asked.run(SqlText("EXPLAIN CREATE TABLE IF NOT EXISTS t WITH ('connector' = 'print') AS SELECT 1 AS n"))
+
+
 def test_a_setting_that_is_refused_is_not_kept() -> None:
     asked = Asked(Console(file=io.StringIO()))
     for setting in (

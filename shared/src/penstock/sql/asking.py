@@ -91,6 +91,8 @@ class Asking:
         elif isinstance(statement, Insert | StatementSet) or (isinstance(statement, CreateTable) and statement.query):
             over = session.over(replace(session.plan, nodes=[]))
             over.execute(context.text, statement, lambda rows: None)
+            if not over.writes:
+                raise context.error(statement, "the table is there already, so this statement does nothing")
             plan = over.plan
         else:
             raise context.error(part, "EXPLAIN is for queries and INSERT INTO")
