@@ -170,7 +170,7 @@ class KafkaCluster:
 
     async def restart(self, *, by_force: bool = False, deadline_s: float | None = None) -> None:
         """End all nodes and start them on the same ports and data."""
-        await (self.kill() if by_force else self.stop())
+        await asyncio.gather(*(node.end(by_force=by_force) for node in self.nodes))
         await self.start(deadline_s)
 
     def pause(self) -> None:

@@ -51,7 +51,7 @@ class RedisServer(Server):
         data: Path | None = None,
     ) -> None:
         """End it and start it again: with its data, without (`wipe`), or with an older copy (`data`, by `copy_data`)."""
-        await (self.kill() if by_force else self.stop())
+        await self.end(by_force=by_force)
         if wipe or data is not None:
             await asyncio.to_thread(shutil.rmtree, self.data, ignore_errors=True)
         if data is not None:

@@ -163,11 +163,15 @@ class Server(ABC):
 
     async def restart(self, *, by_force: bool = False, deadline_s: float | None = None) -> None:
         """End it (in order, or by SIGKILL) and start it on the same port and data."""
+        await self.end(by_force=by_force)
+        await self.start(deadline_s)
+
+    async def end(self, *, by_force: bool) -> None:
+        """Stop or kill it, for a start on the same port: the system frees that a moment after the process is gone."""
         await (self.kill() if by_force else self.stop())
         end = time.monotonic() + _PORT_S
         while not is_free(self.port) and time.monotonic() < end:  # noqa: ASYNC110 (nobody tells)
             await asyncio.sleep(_PAUSE_S)
-        await self.start(deadline_s)
 
     def pause(self) -> None:
         """SIGSTOP: it stays, keeps its connections, and does nothing.
