@@ -10,6 +10,7 @@ import os
 import select
 import sys
 import threading
+import time
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
@@ -45,7 +46,7 @@ _HELP: Final = "q leaves, n and p turn pages, g and G go to the first and the la
 
 
 class LiveTable:
-    """The current rows of a query. A row that replaces another one stands in its place.
+    """The current rows of a query. A row that replaces another one takes its place.
 
     Args:
         answer: the query.
@@ -221,7 +222,7 @@ def _single_keys() -> Generator[None]:
 def _pressed(wait_s: float) -> str:
     """The key that is pressed within that time; empty if none is."""
     if termios is None or not sys.stdin.isatty():
-        threading.Event().wait(wait_s)
+        time.sleep(wait_s)
         return ""
     if not select.select([sys.stdin], [], [], wait_s)[0]:
         return ""

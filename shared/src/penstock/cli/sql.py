@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Generator, Sequence
 from concurrent.futures import wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +23,6 @@ from penstock.errors import PenstockError, UsageError
 from penstock.gateway.runs import END_S, Run
 from penstock.loading import make_importable, parse_parameters
 from penstock.pipeline import Pipeline
-from penstock.plan.building.changes import to_changes
 from penstock.plan.logical import LogicalPlan, Node
 from penstock.plan.operations.write import Write
 from penstock.sql.answers import Answer, completions
@@ -34,7 +33,7 @@ from penstock.sql.syntax import Part, ResetOption, SetOption
 from penstock.sql.testing.changes import Log
 from penstock.sql.testing.tables import cell_of
 from penstock.sql.text import SqlText, read_sql
-from penstock.sql.watching import Row, WatchingSink
+from penstock.sql.watching import Row, WatchingSink, watched
 
 try:
     import readline
@@ -166,8 +165,7 @@ class Asked:
             return
         sink = collecting.Sink()
         self._run(self.pipeline.plan.ending_in(answer.rows.node, Write(sink)))
-        schema = answer.rows.node.schema.polars()
-        self._frame(answer, answer.arranged(pl.DataFrame(sink.rows, schema=schema, orient="row")))
+        self._frame(answer, answer.frame(sink.rows))
 
     def _stream(self, answer: Answer) -> None:
         """The rows of a query without an end, until it is left: at a terminal a table that changes in place, or a log of
@@ -183,14 +181,12 @@ class Asked:
     def _watch(self, answer: Answer) -> None:
         node = answer.rows.node
         table = LiveTable(answer, Log.of(node, ()).key)
-        with self._running(answer, WatchingSink(table.put, node, table.columns)) as run:
+        with self._running(node, WatchingSink(table.put, node, table.columns)) as run:
             watch(table, [name for name, _ in answer.columns], run.ended, self.output)
         self._said(f"{len(table):,} rows after {table.changes:,} changes")
 
     def _log(self, answer: Answer) -> None:
         """Every change in a line, behind what it does to the rows before it."""
-        if answer.rows.node.mode == "upsert":
-            answer = replace(answer, rows=to_changes(answer.rows, "sql"))
         kinds = [each.type for each in answer.fields]
         shown = 0
 
@@ -201,9 +197,8 @@ class Asked:
                 self._line(kind, *map(cell_of, values, kinds))
 
         self._line("op", *(name for name, _ in answer.columns))
-        own = [own for _, own in answer.columns]
         with (
-            self._running(answer, WatchingSink(put, answer.rows.node, own)) as run,
+            self._running(*watched(answer, put)) as run,
             contextlib.suppress(KeyboardInterrupt),
         ):
             while not run.ended.done():  # a wait without an end hears no Ctrl-C once Polars is loaded
@@ -211,9 +206,9 @@ class Asked:
         self._said(f"{shown:,} changes")
 
     @contextlib.contextmanager
-    def _running(self, answer: Answer, sink: WatchingSink) -> Generator[Run]:
+    def _running(self, node: Node, sink: WatchingSink) -> Generator[Run]:
         """A run of a query in the background, which ends behind the block."""
-        run = Run(self.pipeline.plan.ending_in(answer.rows.node, Write(sink)), self.parallelism)
+        run = Run(self.pipeline.plan.ending_in(node, Write(sink)), self.parallelism)
         run.start()
         try:
             yield run

@@ -68,7 +68,7 @@ class RowBuffer:
             self._wake()
 
     def close(self) -> None:
-        """Drop what is there and what follows; a run that waits for room goes on."""
+        """Drop what is there and what follows; a run that waits for room continues."""
         with self._changed:
             self._closed = True
             self._rows.clear()

@@ -1,4 +1,4 @@
-"""The jobs of a gateway: what INSERT INTO has started, which goes on when its operation or its session is closed.
+"""The jobs of a gateway: what INSERT INTO has started. They keep running when their operation or session is closed.
 
 `SHOW JOBS` lists them and `STOP JOB 'id'` ends one, as in Flink.
 """

@@ -1,7 +1,7 @@
 """One statement that is executed: its state, in Flink's words, its results, and the run that makes them.
 
-An operation is FINISHED as soon as its results can be fetched, while an unbounded query, or an INSERT INTO, goes on. What
-its run comes to afterwards is told as well: a run that fails makes it ERROR.
+An operation is FINISHED as soon as its results can be fetched, while an unbounded query, or an INSERT INTO, keeps
+running. A run that fails afterwards makes it ERROR.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Operation:
     results: Results | None = None
     run: Run | None = None
     detached: bool = False
-    """Whether its run goes on when the operation is closed: that of an INSERT INTO."""
+    """Whether its run continues when the operation is closed: that of an INSERT INTO."""
     _status: Status = "INITIALIZED"
     _error: BaseException | None = None
     _task: asyncio.Task[None] | None = field(default=None, repr=False)
@@ -102,7 +102,7 @@ class Operation:
         self._give_up(with_run=True)
 
     def close(self, *, with_run: bool = False) -> None:
-        """End it; the run of an INSERT INTO goes on, unless `with_run` says that it ends as well."""
+        """End it; the run of an INSERT INTO continues, unless `with_run` says that it ends as well."""
         begun = self._status not in _NOT_YET
         self._status = "CLOSED"
         self._give_up(with_run=with_run or not (self.detached and begun))

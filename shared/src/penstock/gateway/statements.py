@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import polars as pl
 
 from penstock.connectors import collecting
 from penstock.core.batches import of_calendar
@@ -21,7 +20,6 @@ from penstock.gateway.operations import Operation
 from penstock.gateway.properties import Properties
 from penstock.gateway.results import Results, done, texts
 from penstock.gateway.runs import Run, Runs
-from penstock.plan.building.changes import to_changes
 from penstock.plan.logical import LogicalPlan
 from penstock.plan.operations.write import Write
 from penstock.sql.answers import Answer
@@ -41,7 +39,7 @@ from penstock.sql.syntax import (
     SetOption,
 )
 from penstock.sql.text import SqlText
-from penstock.sql.watching import WatchingSink
+from penstock.sql.watching import watched
 from penstock.types import BOOLEAN, STRING, Field
 
 if TYPE_CHECKING:
@@ -232,12 +230,9 @@ class Statements:
     async def _queried(self, operation: Operation, found: _Query) -> Results:
         if found.answer.bounded and found.answer.order:
             return await self._sorted(operation, found)
-        rows = found.answer.rows
-        if rows.node.mode == "upsert":
-            rows = to_changes(rows, "sql")
         buffer = RowBuffer(self.buffer_rows)
-        sink = WatchingSink(buffer.put, rows.node, [own for _, own in found.answer.columns])
-        run = operation.run = self.runs.begin(found.plan.ending_in(rows.node, Write(sink)), buffer)
+        node, sink = watched(found.answer, buffer.put)
+        run = operation.run = self.runs.begin(found.plan.ending_in(node, Write(sink)), buffer)
         job = await asyncio.shield(asyncio.wrap_future(run.submitted))
         return Results(found.answer.fields, buffer, is_query=True, job=job)
 
@@ -246,8 +241,7 @@ class Statements:
         answer, sink = found.answer, collecting.Sink()
         run = operation.run = self.runs.begin(found.plan.ending_in(answer.rows.node, Write(sink)))
         ended = await asyncio.shield(asyncio.wrap_future(run.ended))
-        schema = answer.rows.node.schema.polars()
-        frame = answer.arranged(pl.DataFrame(sink.rows, schema=schema, orient="row"))
+        frame = answer.frame(sink.rows)
         with of_calendar(frame.get_columns()):
             return Results(answer.fields, RowBuffer.of(frame.rows()), is_query=True, job=ended.job)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import nearest
 from penstock.expressions.nodes import Column as ColumnNode
@@ -49,6 +49,12 @@ class Answer:
     def arranged(self, found: pl.DataFrame) -> pl.DataFrame:
         """The rows in their order, with the columns that are shown."""
         return self.shown(self.sorted(found) if self.bounded else found)
+
+    def frame(self, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+        """The rows that a sink has collected, in their order, with the columns that are shown."""
+        import polars as pl
+
+        return self.arranged(pl.DataFrame(rows, schema=self.rows.node.schema.polars(), orient="row"))
 
     @property
     def fields(self) -> tuple[Field, ...]:

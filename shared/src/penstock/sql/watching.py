@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from penstock.connectors import base
 from penstock.connectors.base import Guarantee, Prepared, WriteContext
 from penstock.core.batches import of_calendar
+from penstock.plan.building.changes import to_changes
 from penstock.sql.testing.changes import Kind, Log
 from penstock.types import Schema
 
@@ -15,10 +16,17 @@ if TYPE_CHECKING:
     import polars as pl
 
     from penstock.plan.logical import Node
+    from penstock.sql.answers import Answer
 
 
 Row = tuple[Kind, tuple[Any, ...]]
 """What a row does to those before it, and its values."""
+
+
+def watched(answer: Answer, put: Callable[[Sequence[Row]], None]) -> tuple[Node, WatchingSink]:
+    """A node with every change of a query, and the sink that hands these to `put`, with the columns that are shown."""
+    rows = to_changes(answer.rows, "sql") if answer.rows.node.mode == "upsert" else answer.rows
+    return rows.node, WatchingSink(put, rows.node, [own for _, own in answer.columns])
 
 
 class WatchingSink(base.Sink):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -245,21 +245,22 @@ class Selecting:
 
     def _with_values(self, scope: Scope, relation: Relation, clauses: Clauses) -> tuple[Relation, Clauses]:
         """Queries that are values as columns."""
-        if not any(map(has_query, clauses.parts)):
-            return relation, clauses
-        queries = Subqueries(self._context, self._binder, replace(scope, relation=relation))
-        values = {part: queries.value(part) for part in dict.fromkeys(clauses.parts) if has_query(part)}
-        return queries.relation, clauses.each(lambda part: values.get(part, part))
+        return self._computed(scope, relation, clauses, clauses.parts)
 
     def _with_values_to_aggregate(self, scope: Scope, relation: Relation, clauses: Clauses) -> tuple[Relation, Clauses]:
         """Queries within aggregates as columns of the rows that are grouped."""
-        calls = dict.fromkeys(
-            each for part in clauses.parts for each in within(part) if is_aggregate(each) and has_query(each)
-        )
-        if not calls:
+        calls = (each for part in clauses.parts for each in within(part) if is_aggregate(each))
+        return self._computed(scope, relation, clauses, calls)
+
+    def _computed(
+        self, scope: Scope, relation: Relation, clauses: Clauses, parts: Iterable[Part]
+    ) -> tuple[Relation, Clauses]:
+        """The clauses with columns in place of the queries within some of their parts."""
+        nested = dict.fromkeys(filter(has_query, parts))
+        if not nested:
             return relation, clauses
         queries = Subqueries(self._context, self._binder, replace(scope, relation=relation))
-        values = {call: queries.value(call) for call in calls}
+        values = {part: queries.value(part) for part in nested}
         return queries.relation, clauses.each(lambda part: rewritten(part, values.get))
 
     # -- over -----------------------------------------------------------------------------------------------------------
