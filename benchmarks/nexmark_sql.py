@@ -1,8 +1,15 @@
-"""Nexmark in SQL, embedded, beside DuckDB: `python -m benchmarks.nexmark_sql [QUERY ...] [--events N] [--core N]`.
+"""Nexmark in SQL, embedded, beside DuckDB and Flink SQL: `python -m benchmarks.nexmark_sql [QUERY ...] [--flink PYTHON]`.
 
 The texts are those that the tests compare (`tests/integration/sql/nexmark.sql`). Each system runs each query in a process
-of its own, on one core, from files of Parquet into a file; DuckDB does it in one batch, without checkpoints. Rows that
-are replaced on the way are written when they are final, as INSERT INTO a table of files does. Results have to be equal.
+of its own, on one core, from files of Parquet into a file. DuckDB does it in one batch, without checkpoints; Penstock and
+Flink checkpoint every two seconds. Rows that are replaced on the way are written by Penstock when they are final, as
+INSERT INTO a table of files does; Flink, whose files take no changes, sends them to `blackhole`. The results have to be
+equal (of Flink: as many rows, where none is replaced).
+
+`--flink` is a Python that has `apache-flink`, with the jars of `flink-sql-parquet`, `hadoop-client-api` and
+`hadoop-client-runtime` in its `pyflink/lib`. A run of Flink is a whole process, with the start of the JVM, the planning
+of the query and what the JIT compiler learns; the figures are those of all events less those of a run over a tenth of
+them.
 """
 
 from __future__ import annotations
@@ -16,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,6 +43,8 @@ QUERIES: Final = {
 """What is measured, with the tables that it reads."""
 PER_ROUND: Final = {"person": 1, "auction": 3, "bid": 46}
 """Events of each kind among 50."""
+APPENDED: Final = frozenset(["q0", "q1", "q2", "q3", "q5", "q7", "q8", "q20"])
+"""Queries whose rows are never replaced."""
 CALLED: Final = {"at": "dateTime", "item_name": "itemName", "initial_bid": "initialBid"}
 BATCH: Final = 65_536
 
@@ -97,6 +107,7 @@ def run_engine(name: str, folder: Path) -> dict[str, Any]:
         "seconds": ended - opened[0][0],
         "cpu_seconds": cpu - opened[0][1],
         "peak_mib": peak_mib(),
+        "state_mib": max([one.size_bytes for one in result.progress.completed_checkpoints], default=0) / 2**20,
         "replaced": replaced,
     }
 
@@ -121,6 +132,90 @@ def run_duckdb(name: str, folder: Path) -> dict[str, Any]:
         "seconds": time.perf_counter() - began,
         "cpu_seconds": time.process_time() - cpu,
         "peak_mib": peak_mib(),
+    }
+
+
+def run_flink(name: str, folder: Path, python: str) -> dict[str, Any]:
+    """What all events cost beyond the tenth of them in the folder `tenth`, per event of the whole."""
+    whole, tenth = (_flink_process(name, place, python) for place in (folder, folder / "tenth"))
+    return {**whole, **{key: (whole[key] - tenth[key]) / 0.9 for key in ("seconds", "cpu_seconds")}}
+
+
+def _flink_process(name: str, folder: Path, python: str) -> dict[str, Any]:
+    """The figures of a whole process."""
+    import psutil
+
+    asked, out = folder / f"{name}-flink.json", folder / name / "flink"
+    asked.write_text(json.dumps(_for_flink(name, folder, out)))
+    began, cpu, peak, state = time.perf_counter(), dict[int, float](), 0, 0
+    command = [python, str(Path(__file__).with_name("nexmark_flink.py")), str(asked)]
+    with (folder / f"{name}-flink.log").open("w+") as log:
+        process = psutil.Popen(command, stdout=log, stderr=log)
+        while process.poll() is None:
+            resident = 0
+            with suppress(psutil.NoSuchProcess):
+                for one in [process, *process.children(recursive=True)]:
+                    times = one.cpu_times()
+                    cpu[one.pid] = times.user + times.system
+                    resident += one.memory_info().rss
+            peak = max(peak, resident)
+            state = max([state, *(_size(at.parent) for at in (out / "checkpoints").glob("*/chk-*/_metadata"))])
+            time.sleep(0.05)
+        if process.returncode:
+            log.seek(0)
+            raise SystemExit(f"{name}, flink: failed:\n{log.read()[-3_000:]}")
+    return {
+        "seconds": time.perf_counter() - began,
+        "cpu_seconds": sum(cpu.values()),
+        "peak_mib": peak >> 20,
+        "state_mib": state / 2**20,
+    }
+
+
+def _size(folder: Path) -> int:
+    """The bytes of a folder's files, of which some may be deleted meanwhile."""
+    found = 0
+    for place in folder.glob("*"):
+        with suppress(FileNotFoundError):
+            found += place.stat().st_size
+    return found
+
+
+def _for_flink(name: str, folder: Path, out: Path) -> dict[str, Any]:
+    """What `nexmark_flink` is told: the configuration, the tables, the query, and where its rows go."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    declarations: list[str] = []
+    for table in QUERIES[name]:
+        columns = [
+            f"`{field.name}` "
+            + (
+                "BIGINT"
+                if pa.types.is_int64(field.type)
+                else "TIMESTAMP(3)"
+                if pa.types.is_timestamp(field.type)
+                else "STRING"
+            )
+            for field in parquet.read_schema(folder / f"{table}.parquet")
+        ]
+        declarations.append(
+            f"CREATE TABLE {table} ({', '.join(columns)}, WATERMARK FOR `dateTime` AS `dateTime`) WITH "
+            f"('connector' = 'filesystem', 'path' = 'file://{folder / table}.parquet', 'format' = 'parquet', "
+            "'parquet.utc-timezone' = 'true')"
+        )
+    to_files = f"'connector' = 'filesystem', 'path' = 'file://{out}/result', 'format' = 'parquet'"
+    return {
+        "configuration": {
+            "parallelism.default": "1",
+            "restart-strategy.type": "none",
+            "execution.checkpointing.interval": "2s",
+            "execution.checkpointing.dir": f"file://{out}/checkpoints",
+            "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+        },
+        "declarations": declarations,
+        "query": re.sub(r"\b(dateTime|each)\b", r"`\1`", texts()[name][0]),  # which are reserved
+        "sink": to_files if name in APPENDED else "'connector' = 'blackhole'",
     }
 
 
@@ -153,6 +248,13 @@ def _rows(folder: Path) -> pl.DataFrame:
 DOES: Final = {"penstock": run_engine, "duckdb": run_duckdb, "check": check}
 
 
+def _rows_of_flink(name: str, folder: Path) -> int:
+    """How many rows Flink has written."""
+    from pyarrow import parquet
+
+    return sum(parquet.read_metadata(part).num_rows for part in (folder / name / "flink" / "result").glob("*"))
+
+
 def child(mode: str, name: str, folder: Path, core: int) -> dict[str, Any]:
     """What a process of its own says."""
     command = [sys.executable, "-m", "benchmarks.nexmark_sql", "--child", mode, name, "--folder", str(folder)]
@@ -172,6 +274,7 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=1_000_000, help="of all kinds together")
     parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)), help="the core everything runs on")
     parser.add_argument("--folder", help="where temporary files go; they need about 2 GB")
+    parser.add_argument("--flink", metavar="PYTHON", help="a Python that has apache-flink, to measure Flink as well")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     names: list[str] = arguments.names or list(QUERIES)
@@ -182,24 +285,32 @@ def main() -> int:
         print(json.dumps(DOES[arguments.child](names[0], Path(arguments.folder))))
         return 0
     print_head(arguments.core)
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=arguments.folder) as folder:
-        prepare(Path(folder), arguments.events)
-        return max(measure(name, Path(folder), arguments.events, arguments.core) for name in names)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=arguments.folder) as made:
+        folder = Path(made)
+        prepare(folder, arguments.events)
+        if arguments.flink:
+            (folder / "tenth").mkdir()
+            prepare(folder / "tenth", arguments.events // 10)
+        return max(measure(name, folder, arguments.events, arguments.core, arguments.flink) for name in names)
 
 
-def measure(name: str, folder: Path, events: int, core: int) -> int:
-    """Run one query in both systems and print the figures; 1 if the results differ."""
+def measure(name: str, folder: Path, events: int, core: int, flink: str | None) -> int:
+    """Run one query in all systems and print the figures; 1 if the results differ."""
     found = {system: child(system, name, folder, core) for system in ("penstock", "duckdb")}
     checked = child("check", name, folder, core)
+    kind, equal = "final rows" if found["penstock"]["replaced"] else "rows sent once", checked["equal"]
+    if flink:
+        found["flink"] = run_flink(name, folder, flink)
+        equal = equal and (name not in APPENDED or _rows_of_flink(name, folder) == checked["rows"])
     for system, figures in found.items():
+        state = f" {figures['state_mib']:8.1f} MiB of state" if "state_mib" in figures else ""
         print(
             f"{name:>4} {system:<9} {figures['seconds']:8.2f} s {events / figures['seconds']:>12,.0f} events/s "
-            f"{figures['cpu_seconds'] * 1e6 / events:8.2f} CPU-s/M {figures['peak_mib']:>6} MiB",
+            f"{figures['cpu_seconds'] * 1e6 / events:8.2f} CPU-s/M {figures['peak_mib']:>6} MiB{state}",
             flush=True,
         )
-    kind = "final rows" if found["penstock"]["replaced"] else "rows sent once"
-    print(f"     {checked['rows']:,} {kind}, {'equal' if checked['equal'] else 'NOT EQUAL'}", flush=True)
-    return 0 if checked["equal"] else 1
+    print(f"     {checked['rows']:,} {kind}, {'equal' if equal else 'NOT EQUAL'}", flush=True)
+    return 0 if equal else 1
 
 
 if __name__ == "__main__":
