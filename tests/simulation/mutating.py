@@ -84,6 +84,8 @@ def _conditions(tree: ast.AST) -> Iterator[ast.AST]:
                 yield test
             case ast.comprehension(ifs=tests) | ast.BoolOp(values=tests):
                 yield from tests
+            case ast.match_case(guard=ast.expr() as test):
+                yield test
             case _:
                 pass
 
