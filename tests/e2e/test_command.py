@@ -214,7 +214,7 @@ def test_resume_with_nothing_there(penstock: Command) -> None:
 
 def test_an_unfinished_run_is_not_overwritten_by_accident(penstock: Command) -> None:
     """Neither --resume nor --fresh: refused. A finished run may be repeated."""
-    penstock.pipeline("slow.py", SLOW)
+    penstock.pipeline("slow.py", SLOW.replace('"out"', '"out", existing="replace"'))
     process = penstock.start("run", "slow.py", "--param", "rate=100")
     wait_until(lambda: bool(list(penstock.folder.glob("out/.staging/*"))), "rows", pause_s=0.005)
     second = penstock.run("run", "slow.py", "--fresh", code=2)
@@ -325,7 +325,7 @@ BAD_ROWS = (
     + """
 p = Pipeline("bad")
 rows = p.read(files.Source("in.jsonl", schema=Row, bad_rows=param("policy", "fail")))
-rows.write(files.Sink("good"))
+rows.write(files.Sink("good", existing=param("existing", "fail")))
 if param("policy", "fail") == "dead_letter":
     rows.dead_letters().write(files.Sink("bad"))
 """
@@ -341,7 +341,10 @@ def test_bad_rows_go_by_the_policy(penstock: Command) -> None:
     assert "bad_rows='skip'" in failed.stderr
     skipped = penstock.run("run", "bad.py", "--fresh", "--param", "policy=skip")
     assert "files source in.jsonl: 2 bad rows were skipped" in skipped.stderr
-    kept = penstock.run("run", "bad.py", "--fresh", "--param", "policy=dead_letter", "--dir", "other")
+    again = ("run", "bad.py", "--fresh", "--param", "policy=dead_letter", "--dir", "other")
+    refused = penstock.run(*again, code=2)
+    assert "the folder good holds rows of an earlier run (part-" in errors(refused)[-1]
+    kept = penstock.run(*again, "--param", "existing=append")
     assert "2 bad rows went to dead_letters()" in kept.stderr
     assert [row["where"].split(" (")[0] for row in penstock.rows("bad")] == ["in.jsonl, line 2", "in.jsonl, line 3"]
     assert Counter(row["n"] for row in penstock.rows("good")) == {1: 2, 2: 2}

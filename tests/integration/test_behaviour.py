@@ -34,6 +34,7 @@ from penstock import (
     tumbling,
 )
 from penstock.connectors import collecting, console, files, generate, iterables, sockets
+from penstock.connectors.base import ExistingRowsError
 from penstock.connectors.files.writing import FileWriter
 from penstock.embedded import EmbeddedJob, JobResult
 from penstock.errors import BadRecordError, ExternalError, IncompatibleStateError, UserCodeError
@@ -228,7 +229,7 @@ def test_what_would_end_the_process_fails_the_job(tmp_path: Path, error: BaseExc
 def test_a_run_clears_the_store_of_the_one_before_and_keeps_its_folder(tmp_path: Path) -> None:
     """A dashboard that was started first reads it meanwhile; a store that is gone would be an error."""
     p = Pipeline("again")
-    p.read(iterables.Source([event(1)], schema=Event)).write(files.Sink(tmp_path / "out"))
+    p.read(iterables.Source([event(1)], schema=Event)).write(files.Sink(tmp_path / "out", existing="replace"))
     finish(p, tmp_path / "state")
     store = tmp_path / "state" / "blobs"
     leftover = store / "leftover"
@@ -495,6 +496,18 @@ def test_lines_from_a_socket_to_the_terminal(tmp_path: Path) -> None:
     assert [row["word"] for row in rows(tmp_path / "out")] == ["a", "b"]
     assert "console sink cannot do better" in guarantees[0]
     assert "sockets source cannot be read again" in guarantees[1]
+
+
+def test_a_run_that_a_sink_refuses_costs_nothing_of_the_one_before(tmp_path: Path) -> None:
+    """Its rows are there, so a second run would double them; what can be resumed stays."""
+    p = Pipeline("twice")
+    p.read(iterables.Source([event(1)], schema=Event)).write(files.Sink(tmp_path / "out"))
+    finish(p, tmp_path / "state")
+    before = set(tmp_path.rglob("*"))
+    with pytest.raises(ExistingRowsError, match="out holds rows of an earlier run"):
+        finish(p, tmp_path / "state")
+    assert set(tmp_path.rglob("*")) == before
+    assert len(rows(tmp_path / "out")) == 1
 
 
 def test_a_missing_input_costs_no_earlier_result(tmp_path: Path) -> None:

@@ -58,9 +58,10 @@ def failing(function: Callable[[Event], Event]) -> Pipeline:
     """Fails in a stage that a sink and two exchanges hang on, so that it is computed once and kept."""
     made = Pipeline("failing")
     counted = made.read(numbered()).map(function)
-    counted.write(files.Sink(OUT / "rows"))
-    counted.key_by("key").window(tumbling("1m")).agg(n=count()).write(files.Sink(OUT / "windows"))
-    counted.key_by("number").agg(n=count()).write(files.Sink(OUT / "totals"))
+    existing = "append" if param("appends", "") else "fail"
+    counted.write(files.Sink(OUT / "rows", existing=existing))
+    counted.key_by("key").window(tumbling("1m")).agg(n=count()).write(files.Sink(OUT / "windows", existing=existing))
+    counted.key_by("number").agg(n=count()).write(files.Sink(OUT / "totals", existing=existing))
     return made
 
 

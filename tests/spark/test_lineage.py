@@ -84,10 +84,10 @@ class Runs:
         p = Pipeline("sales")
         sales = p.read(files.Source(self.folder / "in" / "*.jsonl", schema=Sale))
         if broken:
-            sales.map(_fail).write(files.Sink(self.folder / "out"))
+            sales.map(_fail).write(files.Sink(self.folder / "out", existing="append"))
         else:
             sales.filter(col("euros") > 3).key_by("item").agg(sold=count()).final().write(
-                files.Sink(self.folder / "out")
+                files.Sink(self.folder / "out", existing="append")
             )
             sales.write(console.Sink())
         SparkRun(

@@ -11,6 +11,7 @@ from spark_runs import SPARK_CASES_FILE, execute, prepare, run
 from penstock.adapters.directory.claim import claimed
 from penstock.adapters.system_clock import SystemClock
 from penstock.connectors import collecting
+from penstock.connectors.base import ExistingRowsError
 from penstock.errors import BadRecordError, PipelineError, UsageError, UserCodeError
 from penstock.loading import load_pipeline
 from penstock.plan.operations.write import Write
@@ -95,11 +96,14 @@ def test_one_run_of_a_pipeline_at_a_time(spark, tmp_path):
 
 
 def test_another_run_id_is_another_run(spark, tmp_path):
-    """Its rows stand beside those of the first, because the sink appends."""
+    """Its rows would stand beside those of the first, so it is refused before it computes, unless the sink appends."""
     chosen = parameters("fails-once", tmp_path)
     (tmp_path / "marker").touch()
-    for name in ("2026-11-20", "2026-11-21"):
-        assert run(spark, SPARK_CASES_FILE, tmp_path, chosen, name).computed
+    assert run(spark, SPARK_CASES_FILE, tmp_path, chosen, "2026-11-20").computed
+    with pytest.raises(ExistingRowsError, match="holds rows of an earlier run"):
+        run(spark, SPARK_CASES_FILE, tmp_path, chosen, "2026-11-21")
+    assert len(rows(tmp_path / "out" / "rows")) == 400
+    assert run(spark, SPARK_CASES_FILE, tmp_path, {**chosen, "appends": "yes"}, "2026-11-22").computed
     assert len(rows(tmp_path / "out" / "rows")) == 800
 
 

@@ -260,7 +260,7 @@ class EmbeddedJob:
         """Forget what an earlier run left, then submit, from the savepoint in that folder if there is one.
 
         Killed at any moment of it, the directory holds a job that is whole or none: the job's name goes first and comes
-        last, and sinks have made room before there is a job that could be resumed.
+        last. What a source or a sink refuses, it refuses before anything of the earlier run is gone.
         """
         for node in self._plan:
             if isinstance(node.operation, Read):
@@ -273,10 +273,10 @@ class EmbeddedJob:
 
         if from_savepoint is not None:
             check_compatible(self.graph, (await asyncio.to_thread(read_folder, place_of(from_savepoint)))[0])
+        for _, sink in self._sinks() if from_savepoint is None else ():
+            await asyncio.to_thread(sink.begin)  # what it finds is removed when the job runs
         await self._blobs.delete(CURRENT)
         await asyncio.to_thread(self._clear)
-        for _, sink in self._sinks():
-            await asyncio.to_thread(sink.begin)
         if from_savepoint is None:
             return await self._submit(None)
         return await self._submit(await import_savepoint(self._blobs, from_savepoint))

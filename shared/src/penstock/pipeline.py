@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -54,6 +55,9 @@ class Pipeline(DeclaredPipeline):
         >>> p = Pipeline("hot-auctions")
         >>> bids = p.read(files.Source("bids.jsonl", schema=Bid, event_time="at"))
     """
+
+    _was_asked = False
+    """Whether it was asked to run, here or elsewhere."""
 
     def sql(
         self, text: str, /, **named: Stream[Any] | UpsertStream | Callable[..., Any] | Accumulator[Any, Any]
@@ -167,6 +171,7 @@ class Pipeline(DeclaredPipeline):
             >>> p.run(directory="state", checkpoint_interval="1s").state
             'FINISHED'
         """
+        self._was_asked = True
         if engine == "spark":
             return self._run_on_spark(parallelism, directory, options)
         from penstock.coordination.job_progress import JobProgress, JobResult
@@ -237,6 +242,7 @@ class Pipeline(DeclaredPipeline):
             >>> job.wait().state  # doctest: +SKIP
             'FINISHED'
         """
+        self._was_asked = True
         from penstock.client.cluster import Cluster, Job
         from penstock.submission.application import ApplicationSpec, prepare_loaded, restored
         from penstock.submission.options import JobOptions, job_settings
@@ -266,6 +272,7 @@ class Pipeline(DeclaredPipeline):
 
     def rows_of(self, node: Node) -> pl.DataFrame:
         """See `Stream.collect`."""
+        self._was_asked = True
         import polars as pl
 
         if importing():
@@ -306,3 +313,23 @@ def _named(pipeline: Pipeline) -> Iterator[tuple[Any, str]]:
         for name, value in list(getattr(module, "__dict__", {}).items()):
             if value is pipeline:
                 yield module, name
+
+
+def _tell_of_idle_pipelines(file: str) -> None:
+    """At the end of `python file.py`: say which of its pipelines with sinks nobody asked to run, which looks like a run
+    without rows. A script that failed has said something else."""
+    if getattr(sys, "last_value", None) is not None:
+        return
+    for name, value in vars(sys.modules["__main__"]).items():
+        if not isinstance(value, Pipeline) or value._was_asked:
+            continue
+        if any(isinstance(node.operation, Write) for node in value.plan):
+            sys.stderr.write(
+                f"{file}: the pipeline {value.name!r} was declared and never run, so nothing was written; end the file "
+                f"with {name}.run(), or give it to the command: penstock run {file}\n"
+            )
+
+
+_script: str | None = getattr(sys.modules.get("__main__"), "__file__", None)
+if _script is not None and not sys.flags.inspect:  # in an interactive session it may be meant so
+    atexit.register(_tell_of_idle_pipelines, _script)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import polars as pl
@@ -15,6 +17,7 @@ import pytest
 from penstock import Pipeline, UpsertStream, col, count, tumbling
 from penstock.connectors import collecting, generate, iterables, kafka
 from penstock.errors import PipelineError, UsageError, UserCodeError
+from penstock.pipeline import _tell_of_idle_pipelines
 from penstock.plan.signatures import describe_node
 
 
@@ -163,3 +166,22 @@ def test_only_what_a_file_names_can_be_submitted(tmp_path: Path) -> None:
     p.read(generate.Source(lambda n: pl.DataFrame({"item": "x", "price": n}), schema=Sale)).write(collecting.Sink())
     with pytest.raises(UsageError, match="no imported file has this one under a name"):
         p.submit()
+
+
+def test_a_script_that_ends_without_having_run_its_pipeline_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One with sinks, which nobody asked to run; not where the script failed, which says enough."""
+    script = ModuleType("__main__")
+    (script.idle, _), (script.ran, _), script.empty = sales(), sales(), Pipeline("empty")
+    script.ran.run()
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    monkeypatch.delattr(sys, "last_value", raising=False)
+    _tell_of_idle_pipelines("job.py")
+    said = capsys.readouterr().err
+    assert "job.py: the pipeline 'sales' was declared and never run" in said
+    assert "idle.run(), or give it to the command: penstock run job.py" in said
+    assert len(said.splitlines()) == 1
+    monkeypatch.setattr(sys, "last_value", ValueError(), raising=False)
+    _tell_of_idle_pipelines("job.py")
+    assert not capsys.readouterr().err

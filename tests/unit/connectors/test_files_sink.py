@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.connectors import files
-from penstock.connectors.base import LostPartError, WriteContext
+from penstock.connectors.base import ExistingRowsError, LostPartError, WriteContext
 from penstock.connectors.files import local as local_files
 from penstock.errors import PipelineError
 from penstock.types import (
@@ -372,15 +372,22 @@ def test_every_format_brings_back_what_was_written(
     check()
 
 
-def test_a_new_job_may_replace_what_earlier_ones_left(tmp_path: Path) -> None:
-    """`existing="replace"` removes visible files when a job begins, `append` leaves them."""
-    (tmp_path / "part-old.jsonl").write_text("{}")
+def test_a_new_job_says_what_becomes_of_what_earlier_ones_left(tmp_path: Path) -> None:
+    """It refuses such a folder, unless it is told to append or to replace; what is none of a sink's files stays."""
     (tmp_path / "notes.txt").write_text("not ours")
     files.Sink(tmp_path).begin()()
-    assert (tmp_path / "part-old.jsonl").exists()
+    for name in ("part-2.jsonl", "day=1/part-1.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    wanted = rf"{tmp_path} holds rows of an earlier run \(day=1/part-1.jsonl and 1 more\).*'replace'.*'append'"
+    with pytest.raises(ExistingRowsError, match=wanted.replace("'", "[\"']")) as refused:
+        files.Sink(tmp_path).begin()
+    assert refused.value.terminal
+    files.Sink(tmp_path, existing="append").begin()()
+    assert len(visible(tmp_path)) == 1
     files.Sink(tmp_path, existing="replace").begin()()
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
-    with pytest.raises(PipelineError, match="no existing='overwrite'; there are: append, replace"):
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["notes.txt"]
+    with pytest.raises(PipelineError, match="no existing='overwrite'; there are: fail, append, replace"):
         files.Sink(tmp_path, existing="overwrite")  # pyright: ignore[reportArgumentType] (the point of the test)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.connectors import kafka, postgres
+from penstock.connectors import files, kafka, postgres
 from penstock.coordination.artifacts import pack
 from penstock.embedded import EmbeddedSettings, run_pipeline
 from penstock.errors import PipelineError, UsageError, UserCodeError
@@ -154,6 +154,22 @@ def test_a_table_that_is_read_and_written_has_the_settings_of_both(folder: Path)
     wrong = table.replace("existing", "exiting")
     with pytest.raises(PipelineError, match="no setting 'exiting'; did you mean 'existing'"):
         _plan(f"{wrong} CREATE TABLE p (a BIGINT) WITH ('connector' = 'print'); INSERT INTO p SELECT a FROM pairs")
+
+
+def test_a_program_that_runs_twice_does_not_double_the_files_of_its_tables() -> None:
+    """Its run is refused there; statements of a session add to what is there, unless the table says otherwise."""
+    table = "CREATE TABLE t (a INT) WITH ('connector' = 'filesystem', 'path' = 't', 'format' = 'json'{})"
+    for appends, said, expected in (
+        (False, "", "fail"), (True, "", "append"), (True, ", 'existing' = 'fail'", "fail"),
+    ):  # fmt: skip
+        text = SqlText(f"{table.format(said)}; INSERT INTO t SELECT 1")
+        declare, insert = statements(text)
+        session, plan = Session(LogicalPlan("declared"), appends=appends), LogicalPlan("inserting")
+        session.execute(text, declare, lambda rows: None)
+        session.over(plan).execute(text, insert, lambda rows: None)
+        (sink,) = [node.operation.sink for node in plan if isinstance(node.operation, Write)]
+        assert isinstance(sink, files.Sink)
+        assert sink.existing == expected
 
 
 def test_a_database_is_named_as_jdbc_does() -> None:

@@ -107,7 +107,7 @@ class Asked:
     pipeline: Pipeline = field(default_factory=lambda: Pipeline(_NAME))
 
     def __post_init__(self) -> None:
-        self.session = Session(self.pipeline.plan)
+        self.session = Session(self.pipeline.plan, appends=True)
         self._asking = Asking(self.session, self.parallelism)
         self._mode = _MODES[0]
 

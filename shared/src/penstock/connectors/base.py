@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Protocol, runtime_checkable
 
-from penstock.errors import ExternalError
+from penstock.errors import ExternalError, PipelineError
 from penstock.types import Schema
 
 if TYPE_CHECKING:
@@ -533,6 +533,12 @@ class LostPartError(ExternalError):
     retryable = False
 
 
+class ExistingRowsError(PipelineError):
+    """A job starts anew where rows of an earlier one are, and nobody said what is to become of them."""
+
+    terminal = True
+
+
 Removal = Callable[[], None]
 """Removes what was found before, by name, and nothing else. Blocks; whatever is gone already is no error."""
 
@@ -608,6 +614,9 @@ class Sink(ABC):
         """Called when a job starts anew (not when it is resumed), before `recover`: find what it does not keep.
 
         As in `recover`, nothing is removed before the removal is called.
+
+        Raises:
+            ExistingRowsError: rows of earlier jobs are there, and the sink was not told what becomes of them.
         """
         return remove_nothing
 

@@ -72,7 +72,7 @@ class Statements:
     properties: Properties = field(default_factory=Properties)
 
     def __post_init__(self) -> None:
-        self.session = Session(LogicalPlan(NAME))
+        self.session = Session(LogicalPlan(NAME), appends=True)
         self._in_order = asyncio.Lock()
         self._one_at_a_time = threading.Lock()
         """Also while a statement is being decided that was cancelled: its thread goes on."""

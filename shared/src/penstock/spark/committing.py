@@ -208,8 +208,9 @@ def reach_sinks(plan: LogicalPlan) -> None:
 
 def prepare_sinks(sinks: Mapping[str, Write], manifests: RunManifests, *, anew: bool) -> None:
     """Before anything is computed: make room if a run starts `anew`, and remove what executions that died had staged."""
-    for write in sinks.values() if anew else ():
-        write.sink.begin()()
+    removals = [write.sink.begin() for write in sinks.values()] if anew else []  # one that refuses keeps all rows
+    for remove in removals:
+        remove()
     clean_sinks(sinks, manifests)
 
 

@@ -165,13 +165,21 @@ def lookup_of(name: str, table: TableSettings) -> lookups.Lookup[Any]:
     return made(**_arguments(name, connector, made, table), schema=table.schema)
 
 
-def sink_of(name: str, table: TableSettings) -> Sink:
-    """The sink of a declared table; so too."""
+def sink_of(name: str, table: TableSettings, *, appends: bool = False) -> Sink:
+    """The sink of a declared table; so too.
+
+    Args:
+        name: of the table.
+        table: what its declaration says.
+        appends: whether rows come to those that are there, if the table does not say what becomes of them.
+    """
     connector = connector_of(table)
     if connector.sink is None:
         raise PipelineError(f"{name}: the connector '{connector.name}' cannot be written")
     made = _imported(connector.sink)
     arguments = _arguments(name, connector, made, table)
+    if appends and "existing" in inspect.signature(made.__init__).parameters:
+        arguments.setdefault("existing", "append")
     arguments.update(connector.fixed_sink)
     if connector.sink_key is not None and table.key:
         arguments[connector.sink_key] = list(table.key)

@@ -177,13 +177,17 @@ class Session:
     writes: int = 0
     filled: list[tuple[str, Node]] = field(default_factory=list[tuple[str, "Node"]])
     """The tables of INSERT INTO, with the nodes of the plan that write to them."""
+    appends: bool = False
+    """Whether each INSERT INTO is a run of its own, which adds to the files of those before it unless the table says
+    otherwise. The statements of a program are one run, and a second one would double their rows."""
 
     def __post_init__(self) -> None:
         self.catalogue = Catalogue(self.streams)
 
     def over(self, plan: LogicalPlan) -> Session:
         """The declared tables and views over another plan, to see what a statement would add to it."""
-        found = Session(plan, {name: Rows(plan, rows.node) for name, rows in self.streams.items()})
+        streams = {name: Rows(plan, rows.node) for name, rows in self.streams.items()}
+        found = Session(plan, streams, appends=self.appends)
         catalogue = found.catalogue
         catalogue.functions.update(self.catalogue.functions)
         for name, table in self.catalogue.tables.items():
@@ -366,7 +370,7 @@ class Session:
         rows = self._fitted(context, part, table, finished(context, Binder(context).ordered(part.query)))
         self.writes += 1
         with context.at(part.span):
-            sink = sink_of(meant, table.settings())
+            sink = sink_of(meant, table.settings(), appends=self.appends)
             written = write(self._as_taken(context, part, meant, rows, sink), sink)
         self.filled.append((meant, written.node))
         _name_state(self.plan, before, meant)

@@ -9,11 +9,12 @@ import copy
 import os
 from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Unpack
 
 from penstock.connectors import base
-from penstock.connectors.base import Guarantee, Position, ReadContext, ScanRequest, Split, T
+from penstock.connectors.base import ExistingRowsError, Guarantee, Position, ReadContext, ScanRequest, Split, T
 from penstock.connectors.declaring import SourceOptions, declare, zone
 from penstock.connectors.files.checks import checked_batch, checked_columns, checked_delimiter, checked_place
 from penstock.connectors.files.local import LocalFiles, LocalParts
@@ -28,7 +29,7 @@ from penstock.connectors.files.partitions import (
 )
 from penstock.connectors.files.ranges import FileRange, behind, ranges, surveyed
 from penstock.connectors.files.store_clients import Location
-from penstock.connectors.files.writing import FileWriter, leftovers, staged_file, visible_files
+from penstock.connectors.files.writing import FileWriter, leftovers, remove_visible, staged_file, visible_parts
 from penstock.connectors.pacing import Pace, checked_rate
 from penstock.core.arguments import checked
 from penstock.errors import PipelineError
@@ -318,7 +319,7 @@ class Source(base.Source[T], Generic[T]):
         return {name: value for name, value in described.items() if value is not None}
 
 
-Existing = Literal["append", "replace"]
+Existing = Literal["fail", "append", "replace"]
 
 
 class Sink(base.Sink):
@@ -331,9 +332,11 @@ class Sink(base.Sink):
     Args:
         folder: is created if need be. Relative to the current directory, or a URL of an object store, as at
             `files.Source`.
-        existing: what a job that starts anew does with the `part-*` files of earlier jobs, in the folder and in those of
-            columns (`day=1/`): `append` leaves them beside its own, `replace` removes them. A job that is resumed never
-            removes anything visible. A pipeline that would read what it writes, or remove what it reads, is refused.
+        existing: what a job that starts anew does where there are `part-*` files of earlier jobs, in the folder or in
+            those of columns (`day=1/`): `fail` refuses to start, so that a program that is run twice does not double its
+            rows; `append` leaves them beside its own, `replace` removes them. A job that is resumed, or begins with a
+            savepoint, goes on beside what is there. A pipeline that would read what it writes, or remove what it reads,
+            is refused.
         format: `jsonl`, `csv`, `parquet` or `arrow`. JSON has no NaN and no infinity: they are written as null.
         delimiter, null: of CSV.
         partition_by: columns that name folders instead of standing in the files, outermost first: with `["day"]` rows go
@@ -356,7 +359,7 @@ class Sink(base.Sink):
         folder: str | os.PathLike[str],
         *,
         format: Format = "jsonl",
-        existing: Existing = "append",
+        existing: Existing = "fail",
         delimiter: str = ",",
         null: str = "",
         partition_by: Sequence[str] = (),
@@ -426,7 +429,11 @@ class Sink(base.Sink):
         """See `Sink.begin`."""
         if self.existing == "append":
             return base.remove_nothing
-        return visible_files(self._folder)
+        folder = self._folder
+        found = visible_parts(folder)
+        if found and self.existing == "fail":
+            raise ExistingRowsError(_holds_rows(self.folder, found))
+        return partial(remove_visible, folder, found)
 
     def recover(
         self, needed: Sequence[Any], operator: str | None = None, attempt: str = "", attempt_number: int | None = None
@@ -438,6 +445,15 @@ class Sink(base.Sink):
         """See `Sink.describe`."""
         described: dict[str, Any] = {"folder": self.folder, "format": self.format, "existing": self.existing}
         return described | ({"partition_by": list(self.partition_by)} if self.partition_by else {})
+
+
+def _holds_rows(folder: str, found: Sequence[str]) -> str:
+    others = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return (
+        f"files.Sink: the folder {folder} holds rows of an earlier run ({min(found)}{others}), and those of this one "
+        'would stand beside them; write existing="replace" to remove them whenever a run begins anew, existing="append" '
+        "to keep them (in SQL 'existing' = 'replace' or 'append'), or name another folder"
+    )
 
 
 def _is_relative(place: str | Location) -> bool:

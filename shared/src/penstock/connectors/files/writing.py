@@ -263,15 +263,15 @@ def _is_older(name: str, operator: str | None, attempt: str, attempt_number: int
     return attempt_number is None or number is None or int(number[1]) <= attempt_number
 
 
-def visible_files(folder: PartFolder) -> Removal:
-    """Removes the visible files of earlier jobs that are there now, whatever columns name their folders."""
-    found = [name for name in folder.visible() if _is_part(*name.split("/"))]
+def visible_parts(folder: PartFolder) -> list[str]:
+    """The visible files of earlier jobs that are there now, whatever columns name their folders."""
+    return [name for name in folder.visible() if _is_part(*name.split("/"))]
 
-    def remove() -> None:
-        for name in found:
-            folder.remove_visible(name)
 
-    return remove
+def remove_visible(folder: PartFolder, names: Sequence[str]) -> None:
+    """Remove these of the visible files."""
+    for name in names:
+        folder.remove_visible(name)
 
 
 def _is_part(*names: str) -> bool:
