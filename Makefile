@@ -34,22 +34,23 @@ setup: .venv/.ready ## Install the locked requirements into .venv
 	awk '/^[^ ]/ {kept = /^uv==/} kept' requirements.lock > .venv/uv.txt
 	$(BIN)/python -m pip install --quiet --require-hashes -r .venv/uv.txt
 	$(UV_INSTALL) --require-hashes -r requirements.lock || $(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	@$(BIN)/uv pip uninstall --quiet --python $(BIN)/python penstock  # what an older environment has the library installed as
 	$(UV_INSTALL) --no-build-isolation $(addprefix --editable ,shared $(SERVICES))
 	@touch $@
 
 lock: ## Write requirements.lock anew from the pyproject files
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-package penstock \
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-package penstock-streaming \
 		--extra cluster --extra connect --extra iceberg --extra kubernetes --extra lineage --extra postgres --extra rocksdb --extra testing --extra tracing \
 		--group pyproject.toml:dev \
 		shared/pyproject.toml $(SERVICES:=/pyproject.toml) --output-file requirements.lock
 	grep '==' requirements.lock | tr -d '\\' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-		--no-annotate --no-header --no-emit-package penstock --extra cluster --extra rocksdb --extra tracing --constraint - shared/pyproject.toml \
+		--no-annotate --no-header --no-emit-package penstock-streaming --extra cluster --extra rocksdb --extra tracing --constraint - shared/pyproject.toml \
 		$(addsuffix /pyproject.toml,$(filter-out services/pipeline,$(SERVICES))) --output-file infra/images/requirements.txt
 	grep '==' requirements.lock | tr -d '\\' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-		--no-annotate --no-header --no-emit-package penstock --extra cluster --extra lineage --extra rocksdb --extra spark --constraint - \
+		--no-annotate --no-header --no-emit-package penstock-streaming --extra cluster --extra lineage --extra rocksdb --extra spark --constraint - \
 		shared/pyproject.toml services/pipeline/pyproject.toml --output-file infra/images/requirements-pipeline.txt
 	grep '==' requirements.lock | tr -d '\\' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-		--no-annotate --no-header --no-emit-package penstock --extra cluster --extra kubernetes --constraint - \
+		--no-annotate --no-header --no-emit-package penstock-streaming --extra cluster --extra kubernetes --constraint - \
 		shared/pyproject.toml services/coordinator/pyproject.toml --output-file infra/images/requirements-coordinator.txt
 	echo zensical | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 		--constraint requirements.lock - --output-file infra/images/requirements-documentation.txt

@@ -1,6 +1,7 @@
 """Departures per airport and day into a table of Apache Iceberg: the pipeline of `departures.py` with another sink.
 
-Needs `pip install 'penstock[iceberg]'`. Its catalog is a file here; a real one is another `catalog=` and nothing else.
+Needs `pip install 'penstock-streaming[iceberg]'`. Its catalog is a file here; a real one is another `catalog=` and
+nothing else. A second run appends its rows beside those of the first one.
 """
 
 from dataclasses import dataclass

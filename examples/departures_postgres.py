@@ -1,7 +1,7 @@
 """Departures per airport so far into a table of Postgres that always has the newest: a row per airport, replaced by key.
 
-Needs `pip install 'penstock[postgres]'` and a server: `--param database=postgresql://user:password@host/name`. The table
-is made if there is none.
+Needs `pip install 'penstock-streaming[postgres]'` and a server:
+`--param database=postgresql://user:password@host/name`. The table is made if there is none.
 """
 
 from dataclasses import dataclass

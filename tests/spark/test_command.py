@@ -95,7 +95,7 @@ def test_what_is_missing_is_named(monkeypatch, capsys):
     """Without the extra, and without Java."""
     monkeypatch.setattr(session.importlib.util, "find_spec", lambda name: None if name == "pyspark" else object())
     assert main(["run", str(EXAMPLE), "--engine", "spark"]) == 2
-    assert "needs pyspark: pip install 'penstock[spark]'" in capsys.readouterr().err
+    assert "needs pyspark: pip install 'penstock-streaming[spark]'" in capsys.readouterr().err
     monkeypatch.undo()
     monkeypatch.setattr(session.shutil, "which", lambda *_, **__: None)
     assert main(["run", str(EXAMPLE), "--engine", "spark"]) == 2

@@ -28,7 +28,7 @@ def test_importing_loads_neither_data_libraries_nor_clients_nor_web_frameworks(s
 
 
 def test_an_embedded_run_needs_nothing_of_the_extras() -> None:
-    """`pip install penstock` is enough: neither clients of services nor web frameworks are loaded.
+    """`pip install penstock-streaming` is enough: neither clients of services nor web frameworks are loaded.
 
     Neither is prometheus-client, which is installed, but waits until metrics are written.
     """

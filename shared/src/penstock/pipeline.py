@@ -14,6 +14,7 @@ from penstock.api.stream import Stream
 from penstock.api.update_streams import UpsertStream
 from penstock.connectors.base import Row
 from penstock.core.arguments import checked
+from penstock.core.extras import naming_extras
 from penstock.core.times import Duration, duration_us
 from penstock.errors import PipelineError, UsageError
 from penstock.expressions.accumulators import Accumulator
@@ -123,6 +124,7 @@ class Pipeline(DeclaredPipeline):
         to_savepoint: str | Path | None = None,
         staging: str | None = None,
     ) -> SparkResult: ...
+    @naming_extras()
     def run(
         self,
         *,
@@ -148,7 +150,8 @@ class Pipeline(DeclaredPipeline):
             restart: what follows a failure, such as `"fixed-delay:3:1s"`; none by default: the error is raised here.
             state_backend: where keyed state is. `fs`: in memory, its snapshots in files of `directory`. `memory`: so too,
                 with the snapshots in the checkpoint's metadata (small state only). `rocksdb`: that of process
-                functions and of rows by key of aggregates on the local disk behind a cache (needs penstock[rocksdb]).
+                functions and of rows by key of aggregates on the local disk behind a cache (needs
+                `penstock-streaming[rocksdb]`).
             incremental_checkpoints: a checkpoint stores what has changed since an earlier one: of state in columns, and
                 with `rocksdb` of process functions; not with `memory`.
             durable: survive a power loss; without it only the death of the process.
@@ -193,6 +196,7 @@ class Pipeline(DeclaredPipeline):
 
         return run(self, parallelism=parallelism, directory=directory, **options)
 
+    @naming_extras()
     def submit(
         self,
         cluster: ClusterSettings | str | Path | None = None,
@@ -270,6 +274,7 @@ class Pipeline(DeclaredPipeline):
         deadline_s = duration_us(timeout, "submit: timeout", positive=True) / 1_000_000
         return Job(target, target.ask(lambda client: submit(client, prepared, deadline_s)).job)
 
+    @naming_extras()
     def rows_of(self, node: Node) -> pl.DataFrame:
         """See `Stream.collect`."""
         self._was_asked = True

@@ -547,7 +547,7 @@ def test_without_pyiceberg() -> None:
         "except Exception as error: print(type(error).__name__, error)"
     )
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert printed == "PipelineError iceberg.Sink needs pyiceberg: pip install 'penstock[iceberg]'\n"
+    assert printed == "PipelineError iceberg.Sink needs pyiceberg: pip install 'penstock-streaming[iceberg]'\n"
 
 
 def test_windows_into_a_table(lake: Lake) -> None:

@@ -46,6 +46,6 @@ async def test_what_cannot_be_is_said(given: tuple[str, ...], message: str, monk
 async def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the extra that brings it."""
     monkeypatch.setitem(sys.modules, "penstock.adapters.kubernetes_scale", None)
-    with pytest.raises(UsageError, match=r"install penstock\[kubernetes\]"):
+    with pytest.raises(UsageError, match=r"penstock-streaming\[kubernetes\]"):
         async with scaling_of(options("--scale-statefulset", "tm"), CoordinatorTimeouts()):
             pass

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
 import os
 import signal
+import sys
 import uuid
-from typing import Any
 
 import httpx2
 import pytest
@@ -83,16 +82,11 @@ async def test_it_serves_until_it_is_told_to_end() -> None:
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    real = builtins.__import__
-
-    def without_starlette(name: str, *others: Any) -> Any:
-        if name == "penstock.gateway.serving":
-            raise ModuleNotFoundError("No module named 'starlette'", name="starlette")
-        return real(name, *others)
-
-    monkeypatch.setattr(builtins, "__import__", without_starlette)
+    monkeypatch.delitem(sys.modules, "penstock.gateway.serving", raising=False)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "penstock.service.http_server", raising=False)
     assert main(["sql-gateway"]) == 2
-    assert "penstock sql-gateway needs starlette: pip install 'penstock[cluster]'" in capsys.readouterr().err
+    assert "needs uvicorn, which is not installed: pip install 'penstock-streaming[cluster]'" in capsys.readouterr().err
 
 
 def test_wrong_options_are_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -289,6 +289,6 @@ print(sorted(name for name in sys.modules if name.startswith(("opentelemetry", "
 async def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """When tracing is on; nothing else starts."""
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
-    with pytest.raises(UsageError, match=r"pip install 'penstock\[tracing\]'"):
+    with pytest.raises(UsageError, match=r"pip install 'penstock-streaming\[tracing\]'"):
         async with tracing(TracingSettings("http://127.0.0.1:1"), {}):
             pass

@@ -311,5 +311,5 @@ def test_a_folder_that_cannot_be_used_is_told(tmp_path):
 def test_without_the_package_the_backend_is_refused_before_anything_runs(monkeypatch):
     """It says what to install."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"needs the package rocksdict.*penstock\[rocksdb\]"):
+    with pytest.raises(UsageError, match=r"needs the package rocksdict.*penstock-streaming\[rocksdb\]"):
         job_settings(state_backend="rocksdb")

@@ -22,7 +22,10 @@ def test_images_are_the_official_ones_unless_named() -> None:
 def test_without_testcontainers_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not before a container is asked for."""
     monkeypatch.setitem(sys.modules, "testcontainers.core.container", None)
-    with PenstockContainers() as containers, pytest.raises(UsageError, match=r"pip install 'penstock\[testing\]'"):
+    with (
+        PenstockContainers() as containers,
+        pytest.raises(UsageError, match=r"pip install 'penstock-streaming\[testing\]'"),
+    ):
         _ = containers.redis
 
 

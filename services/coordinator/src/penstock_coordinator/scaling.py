@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from penstock.core.extras import install
 from penstock.core.times import duration_us
 from penstock.errors import UsageError
 from penstock.jobmanager.autoscaling import Scaling
@@ -57,7 +58,7 @@ async def scaling_of(options: ScalingOptions, timeouts: CoordinatorTimeouts) -> 
         from penstock.adapters.kubernetes_scale import kubernetes_scale
     except ImportError as error:
         raise UsageError(
-            f"--scale-statefulset {name}: the client of Kubernetes is missing ({error}); install penstock[kubernetes]"
+            f"--scale-statefulset {name}: the client of Kubernetes is missing ({error}); {install('kubernetes')}"
         ) from error
     async with kubernetes_scale(name) as scale:
         yield Scaling(scale, limits)

@@ -20,6 +20,7 @@ from penstock.cli.platform_parsers import add_platform_commands
 from penstock.cli.schedule_parsers import add_schedule_commands
 from penstock.cli.services import SERVICES, add_service_commands, run_service_command
 from penstock.cli.spark_options import add_backfill, add_catch_up, add_engine_option, add_spark_options, refusal
+from penstock.core.extras import missing_package
 from penstock.errors import IncompatibleStateError, PenstockError, PipelineError, UsageError, UserCodeError
 from penstock.observability.user_frames import shown_frames, shown_text
 from penstock.service.option_types import port, positive
@@ -61,6 +62,8 @@ def _main(argv: Sequence[str] | None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:  # the outermost supervisor: what a pipeline file raised, or a defect of ours
+        if (missing := missing_package(error)) is not None:
+            return _fail(missing, 2, arguments.debug)
         _print_user_frames(error)
         return _fail(error, 1, arguments.debug)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.core.times import duration_us
-from penstock.errors import UsageError
 from penstock.loading import make_importable
 from penstock.settings import load_settings
 
@@ -25,10 +24,8 @@ class SqlGateway:
 def sql_gateway_command(command: SqlGateway) -> int:
     """Serve until Ctrl-C or SIGTERM; the exit code."""
     timeout_us = duration_us(command.session_idle_timeout, "--session-idle-timeout", positive=True)
-    try:
-        from penstock.gateway.serving import serve  # needs what the extra installs
-    except ModuleNotFoundError as error:
-        raise UsageError(f"penstock sql-gateway needs {error.name}: pip install 'penstock[cluster]'") from None
+    from penstock.gateway.serving import serve  # needs what the extra `cluster` installs
+
     make_importable(Path.cwd())
     settings, idle_ms = load_settings(), max(timeout_us // 1_000, 1)
     parallelism = command.parallelism or 1

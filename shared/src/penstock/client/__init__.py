@@ -7,8 +7,11 @@
 ...         print(job.name, job.state)
 """
 
-from penstock.client.client import ClusterClient
-from penstock.client.cluster import Cluster, Job
-from penstock.client.errors import NoAnswerError, RefusedError
+from penstock.core.extras import naming_extras
+
+with naming_extras():
+    from penstock.client.client import ClusterClient
+    from penstock.client.cluster import Cluster, Job
+    from penstock.client.errors import NoAnswerError, RefusedError
 
 __all__ = ["Cluster", "ClusterClient", "Job", "NoAnswerError", "RefusedError"]

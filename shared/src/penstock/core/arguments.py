@@ -220,7 +220,7 @@ def hints_of(options: Any) -> dict[str, Any]:
 @functools.cache
 def _hint(where: Any, annotation: str) -> Any:
     """What an annotation in one of our own functions or modules means. Constants are checked where they become nodes."""
-    names = vars(where) if isinstance(where, types.ModuleType) else where.__globals__
+    names = vars(where) if isinstance(where, types.ModuleType) else inspect.unwrap(where).__globals__
     return eval(annotation, {}, _Names(names, Operand=Any, Value=Any))
 
 

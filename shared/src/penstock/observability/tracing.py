@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from penstock import __version__
+from penstock.core.extras import install
 from penstock.errors import UsageError
 from penstock.protocol.job_observer import JobObserver
 from penstock.protocol.jobevents import (
@@ -93,7 +94,7 @@ def exporting_provider(settings: TracingSettings) -> TracerProvider:
     except ImportError as error:
         raise UsageError(
             "tracing.endpoint (or OTEL_EXPORTER_OTLP_ENDPOINT) is set, but OpenTelemetry is not installed; "
-            "pip install 'penstock[tracing]', or leave the setting out"
+            f"{install('tracing')}, or leave the setting out"
         ) from error
     endpoint = settings.endpoint.rstrip("/")
     url = None if not endpoint else endpoint if endpoint.endswith(_PATH) else endpoint + _PATH

@@ -12,9 +12,10 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from penstock import __version__
+from penstock.core.extras import install
 from penstock.errors import UsageError
 from penstock.plan.logical import LogicalPlan
 from penstock.plan.operations.read import Read
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 _VARIABLES: Final = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG", "OPENLINEAGE__TRANSPORT")
 """Beginnings of the variables that say where events go."""
-_PRODUCER: Final = f"urn:penstock:{version('penstock')}"
+_PRODUCER: Final = f"urn:penstock:{__version__}"
 _INTEGRATION: Final = "PENSTOCK"
 _MICROS: Final = 1_000_000
 
@@ -75,7 +76,7 @@ class Lineage:
         try:
             return _Events.opened(self._plan, self._run, self._clock)
         except ImportError:
-            self._warn("OpenLineage is asked for by its variables, and not there: pip install 'penstock[lineage]'")
+            self._warn(f"OpenLineage is asked for by its variables, and not there: {install('lineage')}")
         except Exception as error:  # whatever is wrong with its configuration
             self._warn(f"no lineage is told: {error}")
         return None
@@ -141,9 +142,9 @@ class _Events:
         from openlineage.client.facet_v2 import error_message_run, external_query_run, parent_run, processing_engine_run
 
         engine = processing_engine_run.ProcessingEngineRunFacet(
-            version=version("penstock"),
+            version=__version__,
             name="penstock",
-            openlineageAdapterVersion=version("penstock"),
+            openlineageAdapterVersion=__version__,
         )
         own = external_query_run.ExternalQueryRunFacet(self.run, "penstock")
         facets: dict[str, Any] = {"processing_engine": engine, "externalQuery": own}

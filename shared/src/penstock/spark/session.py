@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from penstock.core.extras import install
 from penstock.errors import ExternalError, UsageError
 
 if TYPE_CHECKING:
@@ -120,9 +121,7 @@ def open_session(name: str, settings: SparkSettings) -> SparkSession:
             warnings.simplefilter("ignore")  # PySpark's imports warn of the packages they look for
             session = builder.getOrCreate()
     except ImportError as error:
-        raise UsageError(
-            f"{where} needs a package that is missing: {error}; pip install 'penstock[connect]'"
-        ) from error
+        raise UsageError(f"{where} needs a package that is missing: {error}; {install('connect')}") from error
     except Exception as error:  # whatever the gateway to the JVM raises: there is no common class
         raise ExternalError(f"Spark at {where} cannot be reached or does not start: {_first_line(error)}") from error
     _tune(session, settings.conf)
@@ -180,7 +179,7 @@ def check_installed(*, java: bool) -> None:
     """Raise `UsageError` naming what Spark needs and is not here."""
     missing = [name for name in ("pyspark", "pandas", "pyarrow") if importlib.util.find_spec(name) is None]
     if missing:
-        raise UsageError(f"--engine spark needs {', '.join(missing)}: pip install 'penstock[spark]'")
+        raise UsageError(f"--engine spark needs {', '.join(missing)}: {install('spark')}")
     home = os.environ.get("JAVA_HOME")
     if java and shutil.which("java") is None and not (home and shutil.which("java", path=os.path.join(home, "bin"))):
         raise UsageError(

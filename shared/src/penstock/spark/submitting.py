@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from penstock.core.extras import install
 from penstock.errors import CorruptDataError, UsageError
 from penstock.protocol.joblog import Artifact
 from penstock.protocol.requests import RunOptions
@@ -187,5 +188,5 @@ def _spark_home() -> Path:
     """Where PySpark's own Spark is; raises `UsageError` if there is none."""
     found = importlib.util.find_spec("pyspark")
     if found is None or found.origin is None:
-        raise UsageError("runs on Spark need PySpark: pip install 'penstock[spark]'")
+        raise UsageError(f"runs on Spark need PySpark: {install('spark')}")
     return Path(found.origin).parent

@@ -17,6 +17,7 @@ import structlog
 from penstock.coordination.control_topics import COMMANDS
 from penstock.coordination.retrying_ports import RetryingLog
 from penstock.coordination.timings import HEARTBEAT_MS
+from penstock.core.extras import missing_package
 from penstock.core.garbage import ease_collection
 from penstock.errors import PenstockError, RefusedRowError
 from penstock.graph.executiongraph import credits_topic
@@ -244,6 +245,7 @@ class WorkerService:
             log.debug("subtask canceled")
         except BaseException as raised:
             error = first_cause(raised)
+            error = missing_package(error) or error
             if not isinstance(error, Exception):
                 raise
             task.failed = describe_error(error)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
+from penstock.core.extras import install
 from penstock.errors import ExternalError, UsageError
 from penstock.settings import ClusterSettings, KafkaSettings, RedisSettings, Secret, StoreSettings
 
@@ -196,9 +197,7 @@ def _made(image: str, port: int) -> DockerContainer:
         from docker.errors import DockerException
         from testcontainers.core.container import DockerContainer
     except ImportError as error:
-        raise UsageError(
-            "penstock_containers: testcontainers is not installed; pip install 'penstock[testing]'"
-        ) from error
+        raise UsageError(f"penstock_containers: testcontainers is not installed; {install('testing')}") from error
     try:
         _without_reaper_if_there_is_none()
         return DockerContainer(image).with_exposed_ports(port)

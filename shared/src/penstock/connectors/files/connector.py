@@ -55,7 +55,7 @@ class Source(base.Source[T], Generic[T]):
             out, but for the folders of columns, `_day=1`) or a pattern with `*`, `?`, `[...]`, `**`. Relative to the
             current directory, or a URL of an object store: `s3://bucket/folder`, `gs://...`,
             `abfss://container@account.dfs.core.windows.net/...` (needs
-            `penstock[stores]`).
+            `penstock-streaming[stores]`).
         schema: dataclass, msgspec.Struct or pyarrow.Schema of the rows; Parquet and Arrow files can do without. Columns
             that folders name (`day=2026-11-21/`) count as columns of the files below.
         format: `jsonl`, `csv`, `parquet`, `arrow`; by the file's extension if not given. Text may be compressed with

@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.core.extras import install
 from penstock.errors import ExternalError, PipelineError
 
 if TYPE_CHECKING:
@@ -95,9 +96,7 @@ def location(url: str, options: Mapping[str, str] | None, what: str) -> Location
     try:
         import obstore  # noqa: F401  # pyright: ignore[reportUnusedImport]
     except ImportError:
-        raise PipelineError(
-            f"{what}: {url!r} lies on an object store, which needs pip install 'penstock[stores]'"
-        ) from None
+        raise PipelineError(f"{what}: {url!r} lies on an object store, which needs {install('stores')}") from None
     return Location(f"{scheme}://{match[2]}", (match[3] or "").strip("/"), tuple(sorted((options or {}).items())))
 
 

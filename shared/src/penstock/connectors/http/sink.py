@@ -117,6 +117,10 @@ class Sink(TakesChanges):
         }  # fmt: skip
         return {name: value for name, value in described.items() if value not in (None, [])}
 
+    def reach(self, schema: Schema) -> None:
+        """See `Sink.reach`: the client is installed; the service is asked with the first rows."""
+        import httpx2  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
     def open(self, schema: Schema, context: WriteContext) -> base.SinkWriter:
         """See `Sink.open`."""
         return GatheringWriter(self._encoder(schema), self._sending())

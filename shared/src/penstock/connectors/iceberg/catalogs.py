@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.connectors.base import Dataset
+from penstock.core.extras import install
 from penstock.errors import ExternalError, PenstockError, PipelineError
 from penstock.settings import Secret
 
@@ -149,7 +150,7 @@ def check_installed(what: str) -> None:
     try:
         import pyiceberg.table  # noqa: F401  # pyright: ignore[reportUnusedImport]
     except ImportError:
-        raise PipelineError(f"{what} needs pyiceberg: pip install 'penstock[iceberg]'") from None
+        raise PipelineError(f"{what} needs pyiceberg: {install('iceberg')}") from None
 
 
 def _plain(value: str | Secret) -> str:

@@ -24,7 +24,8 @@ class Sink(base.Sink):
     """A table of Apache Iceberg, exactly once: rows are in the table with the checkpoint that covers them.
 
     Every subtask that had rows appends them by one commit per checkpoint; a run on Spark appends all of its rows by one.
-    Others may write to the table at the same time, compact it, and expire its snapshots. Needs `penstock[iceberg]`.
+    Others may write to the table at the same time, compact it, and expire its snapshots. Needs
+    `penstock-streaming[iceberg]`.
 
     Args:
         table: namespace and name: `"shop.orders"`. It is made if there is none, and its namespace, too.

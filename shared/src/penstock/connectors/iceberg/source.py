@@ -33,7 +33,7 @@ class Source(base.Source[T], Generic[T]):
     Without `follow` each data file is a split, and the snapshot is fixed when the job starts: restarts read the same.
     With it there are `splits=` splits, each of which reads its share of the files, in the order of the commits. Rows that
     delete files (by position, deletion vectors) take away are left out; a table with equality deletes is refused. Needs
-    `penstock[iceberg]`.
+    `penstock-streaming[iceberg]`.
 
     Args:
         table: namespace and name: `"shop.orders"`.

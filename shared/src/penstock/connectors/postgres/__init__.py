@@ -1,7 +1,7 @@
 """Tables of Postgres: `postgres.Sink` writes a stream to one, `postgres.Lookup` joins a stream with one, and
 `postgres.ChangeSource` reads one and its changes.
 
-Needs `penstock[postgres]`.
+Needs `penstock-streaming[postgres]`.
 """
 
 from __future__ import annotations

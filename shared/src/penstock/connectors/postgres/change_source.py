@@ -32,8 +32,8 @@ class ChangeSource(base.ChangeSource[T]):
 
     The changes come from the server's log by logical replication (`pgoutput`), in the order in which transactions were
     committed, each once, whatever fails. The table needs a primary key and the server `wal_level = logical`; the user may
-    log in with `replication`, read the table, and owns it or finds the publication made. Needs `penstock[postgres]` and
-    Postgres 13 or newer.
+    log in with `replication`, read the table, and owns it or finds the publication made. Needs
+    `penstock-streaming[postgres]` and Postgres 13 or newer.
 
     The replication slot keeps the server's log from the last complete checkpoint on, for as long as the job stands still,
     too. It stays when a job has ended: drop it with `select pg_drop_replication_slot(...)`.

@@ -31,7 +31,7 @@ class Sink(TakesChanges, base.PublishedSink):
     Without `key` rows are added. With it, a row replaces the one that has the same key, and a row that is retracted is
     deleted (of changes; of updates only where the key has `window_start` or `window_end`, as sessions that are
     retracted): the table is the result. The key needs a unique index, and rows of one key their order, so write such a
-    stream as it comes from `key_by`. Needs `penstock[postgres]`.
+    stream as it comes from `key_by`. Needs `penstock-streaming[postgres]`.
 
     Args:
         table: its name, `"orders"` or `"shop.orders"`. Columns are matched by name and checked before rows flow; the

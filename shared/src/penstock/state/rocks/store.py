@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from penstock.core.extras import install
 from penstock.core.scratch import Scratch
 from penstock.errors import ExternalError, UsageError
 
@@ -45,7 +46,7 @@ def require_rocksdb() -> None:
     if importlib.util.find_spec("rocksdict") is None:
         raise UsageError(
             "the state backend rocksdb needs the package rocksdict, which is not installed here; "
-            "install penstock[rocksdb], or choose the backend fs"
+            f"{install('rocksdb')}, or choose the backend fs"
         )
 
 
