@@ -166,7 +166,11 @@ def joins(p: Pipeline, out: Path, rate: float | None) -> None:
     left.join(right, on="key", within="200ms", how="semi").uid("met").write(files.Sink(out / "met"))
     unmet = left.join(right, on="key", within="200ms", how="anti", where=unlike, nulls_equal=True)
     unmet.uid("unmet").write(files.Sink(out / "unmet"))
-    left.join(right, on="key", within="100ms").uid("nearest").write(files.Sink(out / "nearest"))
+    pairs = left.join(right, on="key", within=("-100ms", "300ms"), suffix="_met").uid("nearest")
+    pairs.write(files.Sink(out / "nearest"))
+    for time, delay in (("at", "300ms"), ("at_met", "100ms")):  # none of them is late
+        timed = pairs.with_event_time(time, watermark_delay=delay).key_by("key").window(tumbling("2s"))
+        timed.agg(n=count(), least=col("other").min()).uid(f"of-{time}").write(files.Sink(out / f"of-{time}"))
     often = left.join(right, on="key", window=sliding("10s", every="5s"), how="right").uid("often")
     often.write(files.Sink(out / "often"))
     windows = [each.key_by("key").window(tumbling("20s")) for each in (left, near.drop("at"))]

@@ -21,6 +21,7 @@ from penstock.api.stream import Stream
 from penstock.api.update_streams import UpsertStream
 from penstock.connectors import collecting, iterables
 from penstock.sql.text import SqlError
+from penstock.testing import run_sinks
 from penstock.types import INT64, TIMESTAMP, Field, Schema
 
 START: Final = datetime(2024, 1, 1, tzinfo=UTC)
@@ -162,6 +163,39 @@ IN_TIME: Final = (
 """Over rows with event time, in the same words in both."""
 
 
+PAIRS: Final = (
+    "SELECT a.id, b.id AS other, a.k, a.x, a.ts AS lt, b.ts AS bt FROM a {} JOIN b ON a.k = b.k "
+    "AND b.ts BETWEEN a.ts - INTERVAL '4' SECOND AND a.ts + INTERVAL '9' SECOND"
+)
+"""Of which both times are event times."""
+ALL_PAIRS: Final = f"({PAIRS.format('LEFT')})"
+NEXT_PAIRS: Final = (
+    f"(SELECT p.id, p.other, p.k, p.lt, p.bt, c.ts AS ct, c.id AS third FROM ({PAIRS.format('')}) AS p JOIN a AS c "
+    "ON c.ts > p.bt AND c.ts <= p.bt + INTERVAL '6' SECOND AND p.k = c.k)"
+)
+OF_TIMES: Final = tuple(
+    (
+        f"SELECT window_start, COUNT(*), SUM(other) FROM TUMBLE(TABLE {rows}, DESCRIPTOR({time}), INTERVAL '10' SECOND) "
+        "GROUP BY window_start, window_end",
+        f"SELECT time_bucket(INTERVAL 10 SECOND, {time}) AS w, COUNT(*), SUM(other) FROM {rows} GROUP BY w",
+    )
+    for rows, times in ((ALL_PAIRS, ["lt"]), (f"({PAIRS.format('')})", ["lt", "bt"]), (NEXT_PAIRS, ["lt", "bt", "ct"]))
+    for time in times
+)
+"""Windows by every time behind joins in time, and what they are in DuckDB."""
+IN_TIME_OF_PAIRS: Final = (
+    f"SELECT id, other, COUNT(*) OVER (PARTITION BY k ORDER BY lt) AS n FROM ({PAIRS.format('')})",
+    f"SELECT id, other, SUM(x) OVER (PARTITION BY k ORDER BY bt RANGE BETWEEN INTERVAL '9' SECOND PRECEDING "
+    f"AND CURRENT ROW) AS s FROM ({PAIRS.format('')})",
+    f"SELECT id, third, MAX(other) OVER (PARTITION BY k ORDER BY bt) AS m FROM {NEXT_PAIRS} WHERE id <> third",
+    f"SELECT * FROM (SELECT id, ROW_NUMBER() OVER (PARTITION BY k ORDER BY lt, bt) AS n FROM ({PAIRS.format('')})) "
+    "WHERE n > 2",
+    f"SELECT DISTINCT p.other, c.id FROM {NEXT_PAIRS} AS p JOIN b AS c ON p.k = c.k "
+    "AND c.ts BETWEEN p.lt AND p.lt + INTERVAL '3' SECOND",
+)
+"""In the same words in both."""
+
+
 def plain(value: Any) -> Any:
     """A value in a form in which both engines agree about it."""
     if isinstance(value, datetime):
@@ -246,6 +280,29 @@ def test_joins_in_time_and_over_by_event_time_are_final_and_those_of_duckdb(
         theirs = counted(database.execute(query).fetchall())
         assert theirs
         assert rows == theirs, query
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_the_times_of_both_sides_are_event_times_behind_joins_in_time(
+    parallelism: int, database: duckdb.DuckDBPyConnection
+) -> None:
+    """Time moves with every row, so that one that came behind the watermark would be late."""
+    pipeline, queries = Pipeline("times"), [*OF_TIMES, *zip(IN_TIME_OF_PAIRS, IN_TIME_OF_PAIRS, strict=True)]
+    of = iterables.Source(
+        [], schema=SCHEMA, event_time="ts", max_out_of_orderness=timedelta(seconds=BEHIND), bounded=True
+    )
+    streams = {table: pipeline.read(of).uid(table).parallelism(1) for table in ROWS}
+    names: list[tuple[str, ...]] = []
+    for number, (ours, _) in enumerate(queries):
+        found = pipeline.sql(ours, **streams)
+        found = found.final() if isinstance(found, UpsertStream) else found
+        names.append(found.schema.names)
+        found.write(collecting.Sink()).uid(f"q{number}")
+    sent = run_sinks(pipeline, ROWS, parallelism=parallelism)
+    for number, (ours, theirs) in enumerate(queries):
+        expected = counted(database.execute(theirs).fetchall())
+        assert expected
+        assert counted([row[name] for name in names[number]] for row in sent[f"q{number}"]) == expected, ours
 
 
 @pytest.mark.parametrize("union", ["UNION ALL", "UNION"])

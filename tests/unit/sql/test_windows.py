@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import product
+
+import pytest
 
 from penstock import Pipeline
 from penstock.api.stream import Stream
 from penstock.connectors import iterables
+from penstock.plan.operations.event_time import AssignEventTime
+from penstock.plan.operations.join import Join
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -113,3 +118,47 @@ def test_numbers_of_intervals_have_the_digits_that_the_text_says() -> None:
     hours = (2400, 34, 1.5 / 3600)
     found = pipeline.sql(f"SELECT {', '.join(f'at + INTERVAL {each}' for each in intervals)} FROM bid", bid=rows)
     assert found.collect().rows() == [tuple(START + timedelta(hours=each) for each in hours)]
+
+
+Row = dict[str, int]
+"""The times of a row by their columns, in seconds, and `now`, its event time."""
+
+JOINED = """
+WITH pairs AS (SELECT a.at AS a, b.at AS b FROM bid AS a JOIN bid AS b
+    ON b.at BETWEEN a.at - INTERVAL '2' SECOND AND a.at + INTERVAL '3' SECOND),
+threes AS (SELECT a, b, c.at AS c FROM {join} ON c.at BETWEEN {first} - INTERVAL '1' SECOND AND {first}),
+again AS (SELECT a, b, c, COUNT(*) OVER (ORDER BY {second}) AS n FROM threes)
+SELECT COUNT(*) AS n FROM TUMBLE(TABLE again, DESCRIPTOR({last}), INTERVAL '1' SECOND) GROUP BY window_end
+"""
+"""Rows that met in time, and with a third one by one of their times; each again by another of their times."""
+
+
+@pytest.mark.parametrize("second", ["a", "b", "c"])
+@pytest.mark.parametrize("first", ["a", "b"])
+@pytest.mark.parametrize("join", ["pairs JOIN bid AS c", "bid AS c JOIN pairs"])
+def test_no_time_behind_joins_in_time_is_before_the_watermark_that_is_held_back(
+    join: str, first: str, second: str
+) -> None:
+    """By all rows that there may be: the watermark is just before the event time of a row at most, when it is emitted."""
+    for last in ("a", "b", "c"):
+        pipeline = Pipeline("times")
+        query = JOINED.format(join=join, first=first, second=second, last=last)
+        pipeline.sql(query, bid=pipeline.read(iterables.Source([], schema=Bid, event_time="at")))
+        rows = [{"a": a, "b": b} for a, b in product(range(-6, 7), repeat=2) if -2 <= b - a <= 3]
+        rows = [{**row, "now": max(row.values())} for row in rows]
+        _, threes = (node for node in pipeline.plan if isinstance(node.operation, Join))
+        for node in pipeline.plan:
+            if node is threes:
+                pairs = ({**row, "c": c} for row in rows for c in range(-9, 9) if -1 <= c - row[first] <= 0)
+                rows = [{**row, "now": max(row["now"], row["c"])} for row in pairs]
+            if isinstance(node.operation, AssignEventTime):
+                rows = _moved(rows, node.operation)
+        assert all(row["now"] == row[last] for row in rows)
+
+
+def _moved(rows: list[Row], operation: AssignEventTime) -> list[Row]:
+    time, delay = str(operation.event_time.form.name), operation.event_time.watermarks.lag_us // 1_000_000
+    assert operation.delays_input
+    moved = [{**row, "now": row[time]} for row in rows]
+    assert all(row["now"] - after["now"] <= delay for row, after in zip(rows, moved, strict=True)), time
+    return moved

@@ -15,7 +15,8 @@ from window_cases import GROUPS, SCHEMA, Batch, Restore, frame_of, histories
 from penstock.connectors.base import EventTime
 from penstock.connectors.declaring import watermark_strategy
 from penstock.connectors.event_times import event_time_form
-from penstock.core.batches import EVENT_TIME
+from penstock.core.batches import EVENT_TIME, WATERMARK
+from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.expressions import col, when
 from penstock.plan.logical import Node
 from penstock.plan.operation import Operation
@@ -25,7 +26,10 @@ from penstock.plan.operations.filter import Filter
 from penstock.plan.operations.map_batches import MapBatches
 from penstock.plan.operations.map_rows import MapRows
 from penstock.plan.operations.project import Project
-from penstock.testing.harness import OperatorHarness, input_node
+from penstock.protocol.keygroups import key_group_range
+from penstock.task.operator import OperatorContext
+from penstock.task.operators import build_operator
+from penstock.testing.harness import Collector, OperatorHarness, input_node
 from penstock.types import INT32, INT64, STRING, Field, ListType, Schema, row_class, schema_of
 
 
@@ -139,3 +143,23 @@ def test_rows_get_the_event_time_that_is_said_whatever_the_batches(steps: Any) -
     sent = [row for frame in harness.collected.frames for row in frame.to_dicts()]
     assert sorted(row["value"] for row in sent) == sorted(fed)
     assert all(row[EVENT_TIME] == row["value"] * 1_000 for row in sent)
+
+
+@pytest.mark.parametrize("carries", [True, False])
+def test_watermarks_of_the_input_are_held_back(carries: bool) -> None:
+    """Also those that rows carry; the beginning and the end of time stay what they are."""
+    strategy = watermark_strategy("with_event_time", "5s", None)
+    operator = build_operator(node(AssignEventTime(EventTime(FORM, strategy), delays_input=True), SCHEMA))
+    context = OperatorContext("timed", 0, 1, GROUPS, key_group_range(GROUPS, 1, 0), int, carries_watermarks=carries)
+    operator.open(context, None)
+    output = Collector()
+    operator.process(frame_of([("a", 0, 20_000)]), output)
+    operator.advance(20_000_000, output)
+    marks = pl.Series(WATERMARK, [None, 21_000_000, MAX_WATERMARK])
+    operator.process(frame_of([("a", 0, 15_001), ("a", 0, 16_000), ("a", 0, 30_000)]).with_columns(marks), output)
+    operator.advance(MAX_WATERMARK, output)
+    first, second = output.frames
+    assert second[EVENT_TIME].to_list() == [15_001_000, 16_000_000, 30_000_000]
+    assert second[WATERMARK].to_list() == [15_000_000 if carries else None, 16_000_000, MAX_WATERMARK]
+    assert (first[WATERMARK].to_list() == [MIN_WATERMARK]) if carries else WATERMARK not in first.columns
+    assert output.watermarks == [15_000_000, MAX_WATERMARK]

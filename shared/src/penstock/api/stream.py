@@ -666,11 +666,13 @@ class Stream(StreamBase, Generic[T]):
         timezone: str | None = None,
         max_out_of_orderness: Duration | None = None,
         watermarks: WatermarkStrategy | None = None,
+        watermark_delay: Duration | None = None,
     ) -> Stream[T]:
         """The same rows with another event time, by which time comes on from here: Flink's assignTimestampsAndWatermarks.
 
-        What the stream said about event time before ends here. Watermarks follow from the rows of each subtask, which
-        may be several splits at once: where the source knows the time of a row, say it there.
+        What the stream said about event time before ends here, unless `watermark_delay` is given. Watermarks follow from
+        the rows of each subtask, which may be several splits at once: where the source knows the time of a row, say it
+        there.
 
         Args:
             event_time: a column or an expression: a timestamp, a date, text or a number. A row for which it is null or
@@ -681,6 +683,10 @@ class Stream(StreamBase, Generic[T]):
             max_out_of_orderness: how much later than the newest row before it a row may come, exactly so much included;
                 `"0s"` if not given.
             watermarks: another strategy instead: `periodic(...)` or `punctuated(...)`.
+            watermark_delay: instead of both, by how much the new event time of a row may be before the one that it has.
+                The watermarks of the stream go on, held back by so much, and no row is late behind them. So either
+                time of rows that have met within `("-5m", "10m")` is their event time: that of the left row with a
+                delay of "10m", that of the right one with "5m".
 
         Example:
             >>> from penstock import Pipeline, col, count, tumbling
@@ -696,7 +702,7 @@ class Stream(StreamBase, Generic[T]):
         Raises:
             PipelineError: event time cannot be read from such values.
         """
-        given = (event_time, time_unit, time_format, timezone, max_out_of_orderness, watermarks)
+        given = (event_time, time_unit, time_format, timezone, max_out_of_orderness, watermarks, watermark_delay)
         return self._of(with_event_time(self._rows, *given))
 
     def with_processing_time(self, *, every: Duration = "200ms") -> Stream[T]:

@@ -158,7 +158,7 @@ class LogicalPlan:
         """Ids of the nodes whose rows, in their own event time, come to a node that is wanted."""
         leading: set[str] = set()
         for consumer in reversed(self.nodes):
-            if wanted(consumer) or (consumer.id in leading and consumer.traits.row_times == "kept"):
+            if wanted(consumer) or (consumer.id in leading and consumer.traits.row_times != "new"):
                 leading.update(each.id for each in consumer.inputs if each.event_time)
         return leading
 

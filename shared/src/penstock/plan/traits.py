@@ -25,8 +25,9 @@ StateAccess = Literal["none", "pending", "by_key", "scanned"]
 rows that arrive, and by timers. `scanned`: state that is also looked through as a whole, as windows are when event time
 advances."""
 
-RowTimes = Literal["kept", "new"]
-"""Whether output rows have the event time of the input row that they come from, or one of their own."""
+RowTimes = Literal["kept", "moved", "new"]
+"""Whether output rows have the event time of the input row that they come from, or one of their own; `moved`: one
+of their own for which the watermarks of the input hold, if they are held back by a constant."""
 
 Watermarks = Literal["forwarded", "held_back", "own"]
 """`held_back`: forwarded when the rows in front of it are; `own`: generated here, so that those of the input end here."""

@@ -118,7 +118,7 @@ def described(context: Context, catalogue: Catalogue, part: Describe) -> list[tu
     found: list[tuple[str, str, str]] = []
     for column in relation.shown:
         field = relation.field(column)
-        found.append((column.name, sql_name(field.type), _said(field, is_time=column.is_time)))
+        found.append((column.name, sql_name(field.type), _said(field, is_time=column in relation.times())))
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.connectors.base import EventTime, WatermarkStrategy
 from penstock.connectors.declaring import watermark_strategy, zone
 from penstock.connectors.event_times import TimeUnit, event_time_form
-from penstock.connectors.watermarks import for_rows
+from penstock.connectors.watermarks import bounded_out_of_orderness, for_rows
 from penstock.core.times import Duration, duration_us
 from penstock.errors import PipelineError
 from penstock.expressions import Expr
@@ -27,18 +27,28 @@ def with_event_time(
     timezone: str | None,
     max_out_of_orderness: Duration | None,
     watermarks: WatermarkStrategy | None,
+    watermark_delay: Duration | None = None,
 ) -> Rows:
-    """A column or an expression as event time, with watermarks of its own.
+    """A column or an expression as event time, with watermarks of its own or, so much later, with those that there are.
 
     Raises:
-        PipelineError: event time cannot be read from such values.
+        PipelineError: event time cannot be read from such values, or there are no watermarks to be held back.
     """
     what, node = "with_event_time", rows.node
     zone(timezone, what)
     form = event_time_form(what, event_time, node.schema, unit=time_unit, format=time_format, timezone=timezone)
     rows.check_unread(what, {str(form.expression): form.expression})
-    strategy = for_rows(watermark_strategy(what, max_out_of_orderness, watermarks), node.row_type)
-    operation = AssignEventTime(EventTime(form, strategy))
+    if watermark_delay is None:
+        strategy = for_rows(watermark_strategy(what, max_out_of_orderness, watermarks), node.row_type)
+    else:
+        check_in_event_time(node, f"{what}: watermark_delay")
+        if max_out_of_orderness is not None or watermarks is not None:
+            raise PipelineError(
+                f"{what}: watermark_delay= holds back the watermarks that there are, and max_out_of_orderness= and "
+                "watermarks= make others; give one of them"
+            )
+        strategy = bounded_out_of_orderness(duration_us(watermark_delay, f"{what}: watermark_delay"))
+    operation = AssignEventTime(EventTime(form, strategy), delays_input=watermark_delay is not None)
     return rows.derive(operation, node.schema, node.row_type, event_time=True, mode=node.mode)
 
 

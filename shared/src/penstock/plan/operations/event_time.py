@@ -26,6 +26,9 @@ class AssignEventTime(Operation):
     """Gives rows another event time, and watermarks of its own: Flink's assignTimestampsAndWatermarks."""
 
     event_time: EventTime
+    delays_input: bool = False
+    """Whether watermarks are those of the input, held back by the lag of `event_time.watermarks`, instead of what these
+    make of the rows."""
 
     @property
     def verb(self) -> str:
@@ -33,13 +36,17 @@ class AssignEventTime(Operation):
 
     def traits(self, node: Node) -> Traits:
         marks = self.event_time.watermarks
-        return replace(
-            _RETIMED, watermark_lag_us=marks.lag_us, in_order=marks.in_order, arrival="what is late behind it"
-        )
+        retimed = replace(_RETIMED, watermark_lag_us=marks.lag_us, in_order=marks.in_order and not self.delays_input)
+        if self.delays_input:
+            return replace(retimed, row_times="moved")
+        return replace(retimed, arrival="what is late behind it")
 
     def describe(self, node: Node) -> Settings:
         event_time = self.event_time
-        return {"event_time": event_time.form.describe(), "watermarks": event_time.watermarks.describe()}
+        marks = event_time.watermarks.describe()
+        if self.delays_input:
+            marks = f"those of the input, held back by {format_duration(event_time.watermarks.lag_us)}"
+        return {"event_time": event_time.form.describe(), "watermarks": marks}
 
     def state_signature(self, node: Node) -> Settings | None:
         return None

@@ -260,7 +260,7 @@ class Group:
         """The groups, in which columns that are keys are still named."""
         kept = {name for key, name in keys.items() if isinstance(key, Bound)}
         columns = tuple(
-            replace(each, is_time=False)
+            replace(each, is_time=False, lag_us=None)
             for each in self._relation.columns
             if each.column in kept and each.column in rows.schema
         )

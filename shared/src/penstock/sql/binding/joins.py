@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import TYPE_CHECKING, Literal
 
 from penstock.expressions import Expr, col, lit
@@ -18,6 +19,7 @@ from penstock.sql.binding.names import MIRRORED, Bound, all_of, columns_in, has_
 from penstock.sql.binding.relations import (
     WINDOW_END,
     WINDOW_START,
+    Column,
     Relation,
     changes_of,
     fresh,
@@ -146,11 +148,13 @@ class Join:
         keys = self._keys(kind, conditions)
         condition = all_of(residual)
         others = self._right.columns if kind not in ("semi", "anti") else ()
+        lags = _lags(self._left.columns, others, within_time.time) if within_time is not None else {}
         columns = (*self._left.columns, *(replace(each, bound=None) for each in others))
         with self._context.at(self._part.span):
             rows = self._joined(kind, keys, condition, within_time, nulls_equal)
         columns = tuple(
-            replace(each, column=self.merged.get(each.column, each.column), is_time=False) for each in columns
+            replace(each, column=self.merged.get(each.column, each.column), is_time=False, lag_us=lags.get(each.column))
+            for each in columns
         )
         windows = self._left.windows if within_time is not None and within_time.of_windows else None
         return Relation(rows, columns, windows=windows)
@@ -253,28 +257,32 @@ class Join:
             return None
         if self._of_the_same_windows(conditions):
             return _Between(Within(0, 0), [], of_windows=True)
-        left, right = self._left.time_column(), self._right.time_column()
-        if left is None or right is None:
-            return None
+        for left, right in product(self._left.times(), self._right.times()):
+            found = self._bounded(conditions, left, right)
+            if found is not None:
+                self._left, self._right = self._left.in_time_of(left.column), self._right.in_time_of(right.column)
+                conditions.keys[:] = [pair for pair in conditions.keys if Call("=", pair) not in found.used]
+                return found
+        return None
+
+    def _bounded(self, conditions: Conditions, left: Column, right: Column) -> _Between | None:
+        """The time between two rows by these columns, if the conditions bound it on both sides."""
         lower: list[int] = []
         upper: list[int] = []
         used: list[Part] = []
+        ahead = right.ahead_us - left.ahead_us
         for each in [*conditions.residual, *(Call("=", pair) for pair in conditions.keys)]:
             bounds = _bounds_of(self._context, each, left.column, right.column)
             if bounds is None:
                 continue
-            operator, distance = bounds
+            operator, distance = bounds[0], bounds[1] + ahead
             if operator in ("<=", "<", "="):
                 upper.append(distance - (operator == "<"))
             if operator in (">=", ">", "="):
                 lower.append(distance + (operator == ">"))
             used.append(each)
-        if not lower or not upper:
+        if not lower or not upper or max(lower) > min(upper):
             return None
-        if max(lower) > min(upper):
-            return None
-        keys = [pair for pair in conditions.keys if Call("=", pair) not in used]
-        conditions.keys[:] = keys
         return _Between(Within(max(lower), min(upper)), used)
 
     def _of_the_same_windows(self, conditions: Conditions) -> bool:
@@ -304,7 +312,8 @@ class Join:
         keys = self._keys(kind, conditions)
         with self._context.at(self._part.span):
             rows = join_in_time(self._left.rows, self._right.rows, keys, kind, AsOf(), "_right")
-        columns = (*self._left.columns, *(replace(each, is_time=False) for each in self._right.columns))
+        others = (replace(each, is_time=False, lag_us=None) for each in self._right.columns)
+        columns = (*self._left.columns, *others)
         merged = tuple(replace(each, column=self.merged.get(each.column, each.column)) for each in columns)
         return Relation(rows, merged)
 
@@ -315,6 +324,23 @@ class _Between:
     used: list[Part]
     of_windows: bool = False
     """Whether rows meet that are results of the same window."""
+
+
+def _lags(left: Sequence[Column], right: Sequence[Column], within: Within) -> dict[str, int]:
+    """By column: how much before the event time of a row behind the join the event times of both sides are at most.
+
+    A pair has the time of its later row, and the other one's is not further from it than the join allows; a row that met
+    none has waited for as long. Where a side took one of several times behind a join before, its others may be later by
+    as much as that one lags.
+    """
+    sides = (left, within.upper_us), (right, -within.lower_us)
+    later = [max((each.lag_us or 0 for each in side if each.is_time), default=0) for side, _ in sides]
+    return {
+        each.column: lag + max(0, reach) + later[1 - number]
+        for number, (side, reach) in enumerate(sides)
+        for each in side
+        if (lag := each.known_lag_us) is not None
+    }
 
 
 def _bounds_of(context: Context, part: Part, left: str, right: str) -> tuple[str, int] | None:

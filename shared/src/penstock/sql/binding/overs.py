@@ -70,6 +70,7 @@ class Overs:
         window = call.over
         if window is None or not window.order:
             return None
+        self._take_time(window)
         keys = self._partition(window)
         column = fresh(name, self._relation.rows.schema.names)
         bounds = {each.bound for each in self._relation.columns if each.column in keys}
@@ -115,7 +116,12 @@ class Overs:
         expressions = Expressions(self._context, self._relation.rows.node.row_schema)
         return tuple(order_of(expressions, item) for item in items)
 
+    def _take_time(self, window: Window) -> None:
+        if len(window.order) == 1:
+            self._relation = in_time_of_order(self._relation, window.order[0].expression, window.order[0])
+
     def _compute(self, window: Window, columns: Mapping[str, Call]) -> None:
+        self._take_time(window)
         keys = self._partition(window)
         if self._by_event_time(window, columns):
             self._streamed(window, keys, columns)
@@ -162,6 +168,11 @@ class Overs:
         with self._context.at(window.span):
             rows = over(keyed(self._relation.rows, keys), frame, made)
         self._relation = self._relation.with_rows(rows)
+        if any(
+            call.function == "LEAD" for call in columns.values()
+        ):  # a row has the time of the one that it waited for
+            columns_behind = tuple(replace(each, lag_us=None) for each in self._relation.columns)
+            self._relation = replace(self._relation, columns=columns_behind)
 
     def _beside(self, expressions: Expressions, call: Call) -> Expr:
         if call.function == "ROW_NUMBER":
@@ -237,6 +248,17 @@ def with_named_windows(context: Context, select: Select) -> Select:
     found = rewritten(select, change)
     assert isinstance(found, Select)
     return replace(found, windows=tuple(named.items()))
+
+
+def in_time_of_order(relation: Relation, part: Part, item: OrderItem) -> Relation:
+    """The rows in the event time by which an order begins, where that is one that they can have.
+
+    Args:
+        relation: the rows.
+        part: the first expression of the order.
+        item: what is said of its direction.
+    """
+    return relation.in_time_of(part.column) if isinstance(part, Bound) and not item.descending else relation
 
 
 def order_of(expressions: Expressions, item: OrderItem) -> Order:

@@ -13,7 +13,7 @@ from penstock.sql.binding.context import Context
 from penstock.sql.binding.expressions import Expressions
 from penstock.sql.binding.groups import distinct_rows
 from penstock.sql.binding.names import Bound, Scope
-from penstock.sql.binding.overs import order_of
+from penstock.sql.binding.overs import in_time_of_order, order_of
 from penstock.sql.binding.ranks import settled
 from penstock.sql.binding.relations import (
     PROCTIME,
@@ -82,6 +82,8 @@ def projected(context: Context, select: Select, relation: Relation, clauses: Cla
         SqlError: one cannot be computed, or DISTINCT rows have no such column to be ordered by.
     """
     relation = settled(context, relation)
+    if clauses.order:
+        relation = in_time_of_order(relation, *clauses.order[0])
     binds = Expressions(context, relation.rows.node.row_schema)
     made = {name: shown_value(binds, part) for part, name in zip(clauses.items, clauses.names, strict=True)}
     shown = [_column(relation, part, name) for part, name in zip(clauses.items, clauses.names, strict=True)]
@@ -183,6 +185,8 @@ def ordered_by(context: Context, relation: Relation, order: Sequence[OrderItem])
     for number, item in enumerate(order):
         place = numbered(context, item, len(shown))
         part = scope.resolve(item.expression) if place is None else Bound(shown[place].column, span=item.span)
+        if number == 0:
+            relation = in_time_of_order(relation, part, item)
         placed = order_of(Expressions(context, relation.rows.node.row_schema), replace(item, expression=part))
         if not isinstance(part, Bound):
             name = fresh(f"order_{number}", relation.rows.schema.names)
@@ -219,7 +223,7 @@ def _column(relation: Relation, part: Part, name: str) -> Column:
     is_time = time is not None and part == Bound(time.column)
     if own is None:
         return Column(name, name, is_time=is_time, is_proctime=isinstance(part, Call) and part.function == PROCTIME)
-    return Column(name, name, is_time=is_time, bound=own.bound, is_proctime=own.is_proctime)
+    return replace(own, name=name, column=name, table=None, is_time=is_time, hidden=False)
 
 
 def _windows(relation: Relation, shown: Sequence[Column]) -> FixedWindow | None:

@@ -13,7 +13,7 @@ from penstock.functions.windows.definitions import CumulativeWindow, FixedWindow
 from penstock.plan.building.changes import known_keys, to_changes
 from penstock.plan.building.columns import project
 from penstock.plan.building.keys import keyed
-from penstock.plan.building.times import event_time_column
+from penstock.plan.building.times import event_time_column, with_event_time
 from penstock.plan.building.windows import assign_windows
 
 if TYPE_CHECKING:
@@ -49,6 +49,20 @@ class Column:
     """Which of `window_start`, `window_end` and `window_time` of the row's window it is, whatever it is called."""
     is_proctime: bool = False
     """Whether it is PROCTIME(), when the row was processed."""
+    lag_us: int | None = None
+    """Of the event times of both sides of an interval join, behind it: by how much it may be before the event time of its
+    row, and before the other such times. So it can become the event time: see `Relation.in_time_of`."""
+
+    @property
+    def ahead_us(self) -> int:
+        """By how much the event time of the rows, which this column is, is later: that of results of a window is its last
+        microsecond, and `window_time` its last millisecond."""
+        return 999 if self.bound == WINDOW_TIME and self.lag_us is None else 0
+
+    @property
+    def known_lag_us(self) -> int | None:
+        """The same as `lag_us` also of a column that is the event time; None if there is no such bound."""
+        return self.ahead_us if self.is_time and self.lag_us is None else self.lag_us
 
 
 @dataclass(frozen=True)
@@ -136,6 +150,22 @@ class Relation:
         if not self.rows.node.event_time:
             return None
         return next((column for column in self.columns if column.is_time), None)
+
+    def times(self) -> list[Column]:
+        """The columns that are the event time, or can become it: see `in_time_of`."""
+        if not self.rows.node.event_time or self.rows.node.updates:
+            return [column for column in (self.time_column(),) if column is not None]
+        return [column for column in self.columns if column.is_time or column.lag_us is not None]
+
+    def in_time_of(self, name: str) -> Relation:
+        """The relation with this column as event time, if it can become that; else as it is."""
+        own = next((column for column in self.times() if column.column == name), None)
+        if own is None or own.is_time or own.lag_us is None:
+            return self
+        delay = timedelta(microseconds=own.lag_us)
+        rows = with_event_time(self.rows, name, None, None, None, None, None, watermark_delay=delay)
+        columns = tuple(replace(column, is_time=column.column == name) for column in self.columns)
+        return replace(self, rows=rows, columns=columns)
 
 
 def fresh(name: str, *taken: Iterable[str]) -> str:

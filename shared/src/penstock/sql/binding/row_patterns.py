@@ -42,6 +42,7 @@ from penstock.sql.binding.context import Context
 from penstock.sql.binding.expressions import Expressions
 from penstock.sql.binding.moments import micros_of
 from penstock.sql.binding.names import Bound, Scope, alike, has_query, rewritten, within
+from penstock.sql.binding.overs import in_time_of_order
 from penstock.sql.binding.ranks import settled
 from penstock.sql.binding.relations import Column, Relation, changes_of, fresh, together
 from penstock.sql.functions.arguments import sql_name
@@ -162,18 +163,22 @@ class RowPattern:
 
     def _checked_order(self) -> str:
         """The column of the rows that is their event time."""
-        part, time = self._part, self._relation.time_column()
-        if time is None:
+        part = self._part
+        times = [each.name for each in self._relation.times()]
+        if not times:
             raise self._context.error(
                 part.table,
                 "MATCH_RECOGNIZE goes by event time, and these rows have none; give their table WATERMARK FOR a column",
             )
         if not part.order:
-            raise self._context.error(part, f"MATCH_RECOGNIZE needs ORDER BY; write ORDER BY {time.name}")
+            raise self._context.error(part, f"MATCH_RECOGNIZE needs ORDER BY; write ORDER BY {times[0]}")
         first, *others = part.order
-        if self._scope.resolve(first.expression) != Bound(time.column) or first.descending:
+        order = self._scope.resolve(first.expression)
+        self._relation = in_time_of_order(self._relation, order, first)
+        time = self._relation.time_column()
+        if time is None or order != Bound(time.column) or first.descending:
             raise self._context.error(
-                first, f"the rows of a stream are searched in order of their event time; write ORDER BY {time.name}"
+                first, f"the rows of a stream are searched in order of their event time; write ORDER BY {times[0]}"
             )
         if others:
             raise self._context.error(

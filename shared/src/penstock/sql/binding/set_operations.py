@@ -17,7 +17,7 @@ from penstock.sql.binding.expressions import Expressions
 from penstock.sql.binding.groups import distinct_rows
 from penstock.sql.binding.names import Scope
 from penstock.sql.binding.projections import shown_value
-from penstock.sql.binding.relations import Column, Relation, changes_of, each_once
+from penstock.sql.binding.relations import WINDOW_TIME, Column, Relation, changes_of, each_once
 from penstock.sql.binding.seeds import constant_rows, one_row
 from penstock.sql.functions.arguments import sql_name
 from penstock.sql.functions.function import Argument
@@ -107,9 +107,24 @@ def combined(context: Context, part: SetOperation, left: Relation, right: Relati
         rows = _operation(context, part, own, met, unique)
     times = (left.time_column(), right.time_column()) if part.kind == "UNION" else (None, None)
     columns = (
-        Column(one.name, name, is_time=times == (one, other)) for one, other, name in zip(*shown, unique, strict=True)
+        Column(
+            one.name,
+            name,
+            is_time=times == (one, other) and one.ahead_us == other.ahead_us,
+            bound=WINDOW_TIME if one.bound == other.bound == WINDOW_TIME else None,
+            lag_us=_lag_of_both(one, other) if part.kind == "UNION" else None,
+        )
+        for one, other, name in zip(*shown, unique, strict=True)
     )
     return Relation(rows, tuple(columns))
+
+
+def _lag_of_both(one: Column, other: Column) -> int | None:
+    """By how much a time may be before the event time of rows of either query, unless it is that of both."""
+    lags = one.known_lag_us, other.known_lag_us
+    if None in lags or (one.lag_us is None and other.lag_us is None and one.ahead_us == other.ahead_us):
+        return None
+    return max(each for each in lags if each is not None)
 
 
 def _common(

@@ -309,6 +309,7 @@ class Tables:
             found = filtered(self._context, found, rest)
             return _merged(found, using, part.kind) if using else found
         right = renamed_apart(left, settled(self._context, self._table(replace(table, as_of=None))))
+        left = left.in_time_of(moment.column) if isinstance(moment, Bound) else left
         time = left.time_column()
         if time is None or moment != Bound(time.column):
             raise self._context.error(
@@ -386,7 +387,7 @@ class Tables:
         self._check_argument(call, table, descriptor)
         relation = settled(self._context, self._argument(table))
         lengths = [self._length(each, usage) for each in sizes]
-        self._check_time(relation, descriptor)
+        relation = self._in_time_of(relation, descriptor)
         window = self._window(call, lengths, usage)
         taken = [each.name for each in relation.columns]
         for name in (WINDOW_START, WINDOW_END, WINDOW_TIME):
@@ -437,10 +438,11 @@ class Tables:
             raise self._context.error(part, f"a window's size is an interval such as INTERVAL '10' MINUTE; {usage}")
         return micros
 
-    def _check_time(self, relation: Relation, descriptor: Descriptor) -> None:
+    def _in_time_of(self, relation: Relation, descriptor: Descriptor) -> Relation:
         scope = Scope(self._context.text, relation)
         named = descriptor.columns[0]
         column: Part = scope.resolve(named)
+        relation = relation.in_time_of(column.column) if isinstance(column, Bound) else relation
         time = relation.time_column()
         if time is None and relation.rows.node.updates:
             raise self._context.error(
@@ -449,12 +451,14 @@ class Tables:
                 "before they are grouped, ranked or compared with the current time",
             )
         if time is None or column != Bound(time.column):
-            known = "the table has no event time" if time is None else f"the event time of the table is {time.name}"
+            names = " or ".join(dict.fromkeys(each.name for each in relation.times()))
+            known = f"the event time of the table is {names}" if names else "the table has no event time"
             raise self._context.error(
                 named,
                 f"windows go by event time, and {named} is not: {known}; declare it in CREATE TABLE with "
                 f"WATERMARK FOR {named} AS {named} - INTERVAL '5' SECOND, or with event_time= at the source",
             )
+        return relation
 
     def _window(self, call: Call, lengths: Sequence[int], usage: str) -> RowWindow:
         if (any(each <= 0 for each in lengths[:2]) and call.function != "TUMBLE") or lengths[0] <= 0:
@@ -484,7 +488,7 @@ class Tables:
         if len(call.arguments) < 2 or not isinstance(call.arguments[0], Name):
             raise self._context.error(call, usage)
         relation = settled(self._context, relation)
-        self._check_time(relation, Descriptor((call.arguments[0],), span=call.arguments[0].span))
+        relation = self._in_time_of(relation, Descriptor((call.arguments[0],), span=call.arguments[0].span))
         window = self._window(call, [self._length(each, usage) for each in call.arguments[1:]], usage)
         columns = (
             *relation.columns,

@@ -57,6 +57,10 @@ def build_operator(node: Node) -> Operator:
             from penstock.task.operators.columnar import ProjectOperator
 
             return ProjectOperator(node)
+        case AssignEventTime(delays_input=True):
+            from penstock.task.operators.event_time import DelayingEventTimeOperator
+
+            return DelayingEventTimeOperator(node)
         case AssignEventTime():
             from penstock.task.operators.event_time import EventTimeOperator
 
