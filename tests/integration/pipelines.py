@@ -46,6 +46,7 @@ from penstock import (
     Row,
     TimeWindow,
     ValueState,
+    aggregate,
     at_watermark,
     col,
     count,
@@ -362,7 +363,7 @@ def changed(p: Pipeline, out: Path, rate: float | None) -> None:
     totals.filter(col("total") % 3 > 0).write(files.Sink(out / "filtered"))
     odd, fourth = totals.filter(col("n") % 2 > 0), totals.filter(col("n") % 4 == 0)
     odd.union(fourth).write(files.Sink(out / "united"))
-    of_totals = {"keys": count(), "all": col("total").sum(), "most": col("total").max()}
+    of_totals = {"keys": count(), "all": aggregate(Summing(), "total"), "most": col("total").max()}
     totals.key_by(rest=col("n") % 4).agg(**of_totals).uid("of-totals").write(files.Sink(out / "again"))
     totals.with_columns(rest=col("n") % 3, odd=col("total") % 2).cube("rest", "odd").agg(
         keys=count(), most=col("n").max()
@@ -484,6 +485,10 @@ class Summing(Accumulator[Sums, int]):
 
     def add(self, accumulator: Sums, value: int) -> Sums:
         accumulator.sum += value
+        return accumulator
+
+    def retract(self, accumulator: Sums, value: int) -> Sums:
+        accumulator.sum -= value
         return accumulator
 
     def merge(self, left: Sums, right: Sums) -> Sums:

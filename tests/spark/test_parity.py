@@ -28,7 +28,7 @@ NATIVE = {
     "files": {"n2-window"},
     "decimals": {"prices"},
     "waiting": {"n3-window"},
-    "joins": {"own", "pairs"},
+    "joins": {"own", "pairs", "of-at", "of-at_met"},
     "process-batches": {"again"},
 }
 """The windows that Spark's own plan must compute, by case; in all others there is none."""

@@ -287,6 +287,26 @@ def longest(bids: Iterable[Bid], most: int) -> str | None:
     return min(texts, key=lambda text: (-len(text), text), default=None)
 
 
+class Counting(Nulls):
+    """What rows that may be retracted have come to."""
+
+    def retract(self, accumulator: int, value: str | None) -> int:
+        return accumulator - (value is None)
+
+
+def test_an_accumulator_with_retract_is_an_aggregate_of_updates() -> None:
+    of_newest = (
+        "SELECT auction, nulls(who) AS n FROM (SELECT who, auction, MAX(price) AS p FROM bids GROUP BY who, auction) "
+        "GROUP BY auction"
+    )
+    expected = [(auction, int(any(b.who is None for b in BIDS if b.auction == auction))) for auction in range(3)]
+    assert rows(of_newest, nulls=Counting) == expected
+    with pytest.raises(
+        PipelineError, match="Nulls does not say how one is taken away; give the class a method `def retract"
+    ):
+        rows(of_newest, nulls=Nulls)
+
+
 def test_an_accumulator_is_an_aggregate() -> None:
     of_keys = "SELECT auction, longest(who, 2) AS l, nulls(who) AS n FROM bids GROUP BY auction HAVING nulls(who) > 1"
     groups = [[bid for bid in BIDS if bid.auction == auction] for auction in range(3)]
@@ -332,7 +352,10 @@ class Asking(Nulls):
         ("SELECT longest(price, 1) FROM bids", "text of LONGEST is STRING, and this is DOUBLE; CAST it"),
         ("SELECT price FROM bids WHERE nulls(who) > 1", "an aggregate cannot stand in WHERE"),
         ("SELECT nulls(longest(who, 1)) FROM bids", "an aggregate cannot stand within another one"),
-        ("SELECT nulls(x) FROM (SELECT auction, MAX(who) AS x FROM bids GROUP BY auction)", "taken back have no place"),
+        (
+            "SELECT nulls(x) FROM (SELECT auction, MAX(who) AS x FROM bids GROUP BY auction)",
+            "does not say how one is taken away",
+        ),
     ],
 )
 def test_aggregates_that_do_not_fit_are_refused(text: str, reason: str) -> None:

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from window_cases import GROUPS, SCHEMA, Batch, Restore, frame_of, histories
 
-from penstock import Pipeline, col, count, lit, session, sliding, tumbling
+from penstock import Accumulator, Pipeline, aggregate, col, count, lit, session, sliding, tumbling
 from penstock.api.update_streams import UpsertStream
 from penstock.connectors import iterables, kafka
 from penstock.core.batches import EVENT_TIME
@@ -167,7 +167,41 @@ VALUES = Schema(
         CHANGE,
     )
 )  # fmt: skip
+
+
+class Held(Accumulator[list[int], int]):
+    """What rows hold, changed in place; a row that was not added before cannot be retracted."""
+
+    accumulator_type = list[int]
+
+    def create(self) -> list[int]:
+        return []
+
+    def add(self, accumulator: list[int], value: int, /) -> list[int]:
+        accumulator.append(value)
+        return accumulator
+
+    def retract(self, accumulator: list[int], value: int, /) -> list[int]:
+        accumulator.remove(value)
+        return accumulator
+
+    def merge(self, left: list[int], right: list[int]) -> list[int]:
+        return left + right
+
+    def result(self, accumulator: list[int]) -> int:
+        return len(accumulator) * 10 + len({*accumulator})
+
+
+class Endless(Held):
+    """Nothing is taken away from it."""
+
+    retract = Accumulator.retract
+
+
 AGGREGATES = {
+    "folded": aggregate(Held(), "u"),
+    "folded_and_more": aggregate(Held(), "u", filter=col("u") > 0) * 1000 + count(),
+    "folded_and_most": aggregate(Held(), col("u")) + col("i").max(),
     "n": count(),
     "ints": col("i").count(),
     "total": col("i").sum(),
@@ -744,6 +778,7 @@ def test_corrected_windows_can_be_counted(window, step, clicks):
     [
         (lambda totals: totals.key_by("n").agg(first=col("town").first()), "depends on"),
         (lambda totals: totals.key_by("n").agg(all=col("town").collect()), "depends on"),
+        (lambda totals: totals.key_by("n").agg(x=aggregate(Endless(), "n")), "Endless .* a method `def retract"),
         (lambda totals: totals.key_by("n").agg(usual=col("town").mode()), "depends on which of several most frequent"),
         (lambda totals: totals.changes().filter(col(RETRACTED)), "reads retracted"),
         (lambda totals: totals.changes().select(gone=col(RETRACTED)), "reads retracted"),

@@ -27,6 +27,7 @@ from penstock.expressions.constructors import (
     when,
 )
 from penstock.expressions.queries import (
+    accumulators_without_retract,
     aggregate_field,
     check_predicate,
     columns_of,
@@ -70,6 +71,7 @@ __all__ = [
     "contains_aggregate",
     "count",
     "count_if",
+    "accumulators_without_retract",
     "decided_by_arrival",
     "is_of_distinct",
     "is_subtractable",

@@ -47,6 +47,21 @@ class AccumulatorCalls:
         """In a group: one partial of several."""
         return partial.implode().map_batches(self._merge_groups, return_dtype=pl.Binary(), is_elementwise=True)
 
+    def changed(self, before: bytes | None, changes: Iterable[tuple[bool, Sequence[Any]]]) -> bytes:
+        """The partial behind rows that are added, or where the flag is true retracted; `before` is None of no rows."""
+        accumulator = self._accumulator
+        if before is None:
+            state = self._call("create", accumulator.create)
+        else:
+            state = self._call("add", self._decode, before)
+        for retracted, row in changes:
+            for values in self._counted([row]):
+                if retracted:
+                    state = self._call("retract", accumulator.retract, state, *values)
+                else:
+                    state = self._call("add", accumulator.add, state, *values)
+        return self._call("add", self._encode, state)
+
     def finish(self, partial: pl.Expr) -> pl.Expr:
         """Elementwise: the results."""
         return partial.map_batches(self._finish, return_dtype=polars_type(self._result), is_elementwise=True)

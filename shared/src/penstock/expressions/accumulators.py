@@ -22,8 +22,9 @@ class Accumulator(ABC, Generic[A, R]):
 
     Used as `aggregate(Variance(), col("x"))`. `accumulator_type` is the Python type of the accumulator, anything that
     msgspec encodes (a scalar, a list, a dataclass, a `msgspec.Struct`); the result's column type is the annotation of
-    `result`. `merge` is associative. No method may change its arguments' meaning for others: an accumulator may be
-    changed in place and returned, as each is handed to exactly one call.
+    `result`. `merge` is associative. Over rows that may be retracted it needs `retract` as well, as in Flink. No
+    method may change its arguments' meaning for others: an accumulator may be changed in place and returned, as each is
+    handed to exactly one call.
 
     Example:
         >>> class Product(Accumulator[float, float]):
@@ -52,6 +53,13 @@ class Accumulator(ABC, Generic[A, R]):
     ) -> A:  # so that one may take (accumulator, value: float)
         """The accumulator with one more row's values (None where the column is null), as many as columns are given."""
 
+    def retract(self, accumulator: A, /, *values: Any, **unused: Any) -> A:
+        """The accumulator without a row of these values, which was added before; of rows that may be retracted alone.
+
+        A class that defines it says so that its results do not depend on the order of rows.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no method retract")
+
     @abstractmethod
     def merge(self, left: A, right: A) -> A:
         """The accumulator of both parts' rows."""
@@ -59,6 +67,11 @@ class Accumulator(ABC, Generic[A, R]):
     @abstractmethod
     def result(self, accumulator: A) -> R:
         """The value of the aggregate."""
+
+
+def can_retract(accumulator: Accumulator[Any, Any]) -> bool:
+    """Whether a row can be taken away from what it has come to."""
+    return type(accumulator).retract is not Accumulator.retract
 
 
 def result_type(accumulator: Accumulator[Any, Any]) -> tuple[DataType, bool]:

@@ -29,6 +29,17 @@ from penstock.types import BINARY, Field, Schema
 
 
 @dataclass(frozen=True, slots=True)
+class Fold:
+    """A user's accumulator among the partials."""
+
+    partial: str
+    """The column."""
+    calls: AccumulatorCalls
+    args: tuple[pl.Expr, ...]
+    """What of a row it is given."""
+
+
+@dataclass(frozen=True, slots=True)
 class AggregatePlan:
     """How a set of aggregates is computed in two phases. Made by `build`.
 
@@ -60,6 +71,8 @@ class AggregatePlan:
     """What snapshots of former versions hold instead of these partials, newest first."""
     narrower: Callable[[Collection[str]], Former | None]
     """What snapshots hold instead that were written when these columns were never null."""
+    folds: tuple[Fold, ...]
+    """The partials that are users' accumulators."""
 
     @classmethod
     def build(
@@ -106,6 +119,7 @@ class AggregatePlan:
             limbs=tuple(columns.limbs),
             formers=lambda: _formers(aggregates, schema, where, columns),
             narrower=lambda never_null: _narrower(aggregates, schema, where, columns, never_null),
+            folds=tuple(builder.folds),
         )
 
 
@@ -164,6 +178,7 @@ class _PlanBuilder:
         self._schema = schema
         self._where = where
         self._columns = columns
+        self.folds: list[Fold] = []
 
     def finish(self, root: Node) -> pl.Expr:
         """The expression over partials that computes a whole result."""
@@ -192,4 +207,7 @@ class _PlanBuilder:
         partial = self._columns.add(
             "aggregate", node, BINARY, calls.init(values), calls.init_grouped(values), calls.merge
         )
+        name = partial.meta.output_name()
+        if all(fold.partial != name for fold in self.folds):
+            self.folds.append(Fold(name, calls, tuple(values)))
         return calls.finish(partial)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import PipelineError
 from penstock.expressions import inference
+from penstock.expressions.accumulators import can_retract
 from penstock.expressions.aggregate_rules import BY_NAME
 from penstock.expressions.json_form import node_from_json, node_to_json
 from penstock.expressions.nodes import Aggregate, Call, implied_name, node_columns, walk, without_alias
@@ -66,8 +67,14 @@ def is_mergeable(expr: Expr) -> bool:
 
 
 def is_subtractable(expr: Expr) -> bool:
-    """Whether its aggregates are made of sums, from which rows can be taken away."""
-    return all(part.function in _SUMS for part in walk(expr.node) if isinstance(part, Aggregate))
+    """Whether rows can be taken away from its aggregates: they are made of sums, or users' that say how."""
+    return all(
+        part.function in _SUMS or _is_retracting(part) for part in walk(expr.node) if isinstance(part, Aggregate)
+    )
+
+
+def _is_retracting(part: Aggregate) -> bool:
+    return part.accumulator is not None and can_retract(part.accumulator)
 
 
 def is_of_distinct(expr: Expr) -> bool:
@@ -75,9 +82,24 @@ def is_of_distinct(expr: Expr) -> bool:
     return all(part.function in _OF_DISTINCT for part in walk(expr.node) if isinstance(part, Aggregate))
 
 
-def decided_by_arrival(expr: Expr) -> list[str]:
-    """What of the results of its aggregates the order of arrival decides, one text each."""
-    parts = [(BY_NAME[part.function], part) for part in walk(expr.node) if isinstance(part, Aggregate)]
+def accumulators_without_retract(expr: Expr) -> list[str]:
+    """The classes of the accumulators in it from which no row can be taken away."""
+    parts = [part for part in walk(expr.node) if isinstance(part, Aggregate) and part.accumulator is not None]
+    return list(dict.fromkeys(type(part.accumulator).__name__ for part in parts if not _is_retracting(part)))
+
+
+def decided_by_arrival(expr: Expr, *, of_changes: bool = False) -> list[str]:
+    """What of the results of its aggregates the order of arrival decides, one text each.
+
+    Args:
+        expr: made of aggregates.
+        of_changes: whether accumulators that rows can be taken away from are none of them: they say that no order counts.
+    """
+    parts = [
+        (BY_NAME[part.function], part)
+        for part in walk(expr.node)
+        if isinstance(part, Aggregate) and not (of_changes and _is_retracting(part))
+    ]
     return list(dict.fromkeys(row.arrival for row, part in parts if row.arrival and row.settled_by not in part.options))
 
 

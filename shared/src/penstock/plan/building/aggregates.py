@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.core.times import Duration, duration_us
 from penstock.errors import PipelineError
-from penstock.expressions import Expr, decided_by_arrival
+from penstock.expressions import Expr, accumulators_without_retract, decided_by_arrival
 from penstock.functions.windows.definitions import RANK
 from penstock.plan.building.changes import aggregated_changes
 from penstock.plan.building.grouping_sets import check_grouped
@@ -65,7 +65,13 @@ def results_of_changes(keyed: Rows, aggregates: Mapping[str, Expr]) -> tuple[Fie
         PipelineError: one cannot be made of changes.
     """
     for name, expr in aggregates.items():
-        if reasons := decided_by_arrival(expr):
+        if without := accumulators_without_retract(expr):
+            raise PipelineError(
+                f"agg: {name} = {expr} is made of rows that may be retracted, and {', '.join(without)} does not say how "
+                "one is taken away; give the class a method `def retract(self, accumulator, value)`, which returns the "
+                "accumulator without a row that was added before"
+            )
+        if reasons := decided_by_arrival(expr, of_changes=True):
             raise PipelineError(
                 f"agg: {name} = {expr} depends on {', '.join(reasons)}, and rows that are taken back have no place "
                 'among them; take min, max, mode("least") or collect_distinct'

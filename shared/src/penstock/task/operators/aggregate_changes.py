@@ -173,6 +173,7 @@ class AggregateChangesOperator(Operator):
         """Sums and results of the touched keys, in their order, with `INDEX`."""
         numbered = fresh.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(INDEX))
         sums = self._sums.merged([before, numbered], [INDEX]).sort(INDEX)
+        sums = sums.with_columns(self._sums.folded(rows, numbered.select(*self._keys.names, INDEX), before))
         if self._others is not None:
             self._keep_rows(self._others, rows)
         if not self._stored:
@@ -255,7 +256,14 @@ class _Sums:
     ) -> None:
         self._plan = AggregatePlan.build([(_ROWS, count()), *aggregates, *asked], schema, where)
         self._by = list(keys.names)
+        folds = {fold.partial for fold in self._plan.folds}
+        self._init_grouped, self._merge = (
+            [expr for expr in exprs if expr.meta.output_name() not in folds]
+            for exprs in (self._plan.init_grouped, self._plan.merge)
+        )
         self.types = {field.name: polars_type(field.type) for field in self._plan.partial_fields}
+        self._added_up = {name: kind for name, kind in self.types.items() if name not in folds}
+        """Those of `types` that are sums."""
         self.rows = self._plan.partial_fields[0].name
         """The column that counts rows."""
         _, *results = self._plan.finish
@@ -280,17 +288,42 @@ class _Sums:
     def of_rows(self, rows: pl.DataFrame, hidden: Sequence[str]) -> pl.DataFrame:
         """Partials of rows, one per key: added up, less those of what is retracted."""
         newest = [pl.col(name).last() for name in hidden]
-        parts = rows.group_by(*self._by, RETRACTED, maintain_order=True).agg(*newest, *self._plan.init_grouped)
+        parts = rows.group_by(*self._by, RETRACTED, maintain_order=True).agg(*newest, *self._init_grouped)
         parts = parts.with_columns(
             pl.when(RETRACTED).then(_negated(name, kind)).otherwise(name).alias(name)
-            for name, kind in self.types.items()
+            for name, kind in self._added_up.items()
         )
-        return self._carried(parts.group_by(self._by, maintain_order=True).agg(*newest, *self._plan.merge))
+        return self._carried(parts.group_by(self._by, maintain_order=True).agg(*newest, *self._merge))
 
     def merged(self, frames: Sequence[pl.DataFrame], by: Sequence[str]) -> pl.DataFrame:
-        """Partials of partials."""
-        together = pl.concat([frame.select(*by, *self.types) for frame in frames])
-        return self._carried(together.group_by(by, maintain_order=True).agg(self._plan.merge))
+        """Sums of sums."""
+        together = pl.concat([frame.select(*by, *self._added_up) for frame in frames])
+        return self._carried(together.group_by(by, maintain_order=True).agg(self._merge))
+
+    def folded(self, rows: pl.DataFrame, keys: pl.DataFrame, before: pl.DataFrame) -> list[pl.Series]:
+        """The accumulators of keys, in their order, behind rows in the order in which they came.
+
+        Args:
+            rows: the changes.
+            keys: the keys that they touch, with `INDEX`.
+            before: what is kept of those keys.
+        """
+        if not self._plan.folds:
+            return []
+        places = joined_by_keys(rows.select(*self._by, RETRACTED), keys, self._by, "left")
+        kept: dict[str, dict[int, bytes]] = {
+            fold.partial: dict(zip(before[INDEX], before[fold.partial], strict=True)) for fold in self._plan.folds
+        }
+        found: list[pl.Series] = []
+        for fold in self._plan.folds:
+            names = [f"__argument{number}" for number in range(len(fold.args))]
+            given = rows.with_columns(arg.alias(name) for name, arg in zip(names, fold.args, strict=True)).select(names)
+            changes: list[list[tuple[bool, Sequence[Any]]]] = [[] for _ in range(keys.height)]
+            for place, retracted, values in zip(places[INDEX], places[RETRACTED], given.iter_rows(), strict=True):
+                changes[place].append((retracted, values))
+            states = [fold.calls.changed(kept[fold.partial].get(place), each) for place, each in enumerate(changes)]
+            found.append(pl.Series(fold.partial, states, pl.Binary()))
+        return found
 
     def _carried(self, parts: pl.DataFrame) -> pl.DataFrame:
         return parts.with_columns(self._plan.carry) if self._plan.carry else parts
