@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3.11
 BIN := .venv/bin
-SERVICES := services/coordinator services/dispatcher services/pipeline services/taskmanager
+SERVICES := services/coordinator services/dispatcher services/operator services/pipeline services/taskmanager
 SEEDS ?= 10000
 ROUNDS ?= 20
 CYCLES ?= 200
@@ -45,13 +45,16 @@ lock: ## Write requirements.lock anew from the pyproject files
 		shared/pyproject.toml $(SERVICES:=/pyproject.toml) --output-file requirements.lock
 	grep '==' requirements.lock | tr -d '\\' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 		--no-annotate --no-header --no-emit-package penstock-streaming --extra cluster --extra rocksdb --extra tracing --constraint - shared/pyproject.toml \
-		$(addsuffix /pyproject.toml,$(filter-out services/pipeline,$(SERVICES))) --output-file infra/images/requirements.txt
+		$(addsuffix /pyproject.toml,$(filter-out services/operator services/pipeline,$(SERVICES))) --output-file infra/images/requirements.txt
 	grep '==' requirements.lock | tr -d '\\' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 		--no-annotate --no-header --no-emit-package penstock-streaming --extra cluster --extra lineage --extra rocksdb --extra spark --constraint - \
 		shared/pyproject.toml services/pipeline/pyproject.toml --output-file infra/images/requirements-pipeline.txt
 	grep '==' requirements.lock | tr -d '\\' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 		--no-annotate --no-header --no-emit-package penstock-streaming --extra cluster --extra kubernetes --constraint - \
 		shared/pyproject.toml services/coordinator/pyproject.toml --output-file infra/images/requirements-coordinator.txt
+	grep '==' requirements.lock | tr -d '\\' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+		--no-annotate --no-header --no-emit-package penstock-streaming --extra cluster --extra kubernetes --constraint - \
+		shared/pyproject.toml services/operator/pyproject.toml --output-file infra/images/requirements-operator.txt
 	echo zensical | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 		--constraint requirements.lock - --output-file infra/images/requirements-documentation.txt
 
@@ -103,7 +106,7 @@ docs: setup ## Build the documentation site into build/site, without network; a 
 
 sbom: setup ## Write what is in the images, from their locks, into build/sbom (CycloneDX, without network)
 	@mkdir -p build/sbom
-	for part in requirements requirements-coordinator requirements-pipeline; do \
+	for part in requirements requirements-coordinator requirements-operator requirements-pipeline; do \
 		$(BIN)/cyclonedx-py requirements infra/images/$$part.txt --output-reproducible --of JSON -o build/sbom/$$part.json || exit 1; done
 
 audit: ## Ask PyPI which of the locked packages have known vulnerabilities; what it does not know is an error, too

@@ -1,7 +1,7 @@
 """What the chart holds that is made from something else: `python -m infra.chart` writes it into `helm/penstock`.
 
-Dashboards and alert rules, because a chart can only read files of its own, and the README, from the comments in
-`values.yaml`.
+Dashboards and alert rules, because a chart can only read files of its own; the definitions of the operator's custom
+resources, from its types; and the README, from the comments in `values.yaml`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+import yaml
+
 from infra.grafana.dashboards import texts as dashboards
+from penstock_operator.definitions import KINDS, definition
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 CHART: Final = ROOT / "helm" / "penstock"
+DEFINITIONS: Final = CHART / "charts" / "definitions" / "crds"
+"""A chart in the chart, because helm installs definitions before all else, and only of charts that are wanted."""
 RULES: Final = ROOT / "infra" / "prometheus" / "alerts.yml"
 _HEAD: Final = """# The Penstock chart
 
@@ -38,6 +43,9 @@ def files() -> dict[Path, str]:
     """Every made file and its text."""
     made = {CHART / "files" / name: text for name, text in dashboards().items()}
     made[CHART / "files" / "alerts.yml"] = RULES.read_text(encoding="utf-8")
+    for kind in KINDS:
+        text = yaml.safe_dump(definition(kind), sort_keys=False, width=120, allow_unicode=True)
+        made[DEFINITIONS / f"{kind.plural}.yaml"] = f"# Made by `python -m infra.chart`; do not edit.\n{text}"
     made[CHART / "README.md"] = _HEAD + "\n".join(_rows((CHART / "values.yaml").read_text(encoding="utf-8"))) + "\n"
     return made
 
@@ -66,5 +74,5 @@ def _rows(values: str) -> list[str]:
 
 if __name__ == "__main__":
     for path, text in files().items():
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -24,6 +24,7 @@ PACKAGES: Final = (
     "penstock",
     "penstock_coordinator",
     "penstock_dispatcher",
+    "penstock_operator",
     "penstock_pipeline",
     "penstock_taskmanager",
 )

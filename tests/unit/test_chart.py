@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from infra.chart import CHART, files
+from infra.chart import CHART, DEFINITIONS, files
 
 
 def test_made_files_are_current() -> None:
     """They are what `python -m infra.chart` writes, and there are no others."""
     made = files()
     assert {path: path.read_text(encoding="utf-8") for path in made} == made
-    assert set((CHART / "files").iterdir()) <= made.keys()
+    assert {*(CHART / "files").iterdir(), *DEFINITIONS.iterdir()} <= made.keys()
 
 
 def test_every_value_has_a_row() -> None:

@@ -15,7 +15,9 @@ pytestmark = pytest.mark.acceptance
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("name", ["requirements", "requirements-coordinator", "requirements-pipeline"])
+@pytest.mark.parametrize(
+    "name", ["requirements", "requirements-coordinator", "requirements-operator", "requirements-pipeline"]
+)
 def test_an_sbom_has_every_package_with_its_version(name: str, tmp_path: Path) -> None:
     """By the names under which databases of vulnerabilities have them."""
     lock = ROOT / "infra" / "images" / f"{name}.txt"

@@ -1,0 +1,1 @@
+"""The operator: jobs on Kubernetes, as their custom resources say."""

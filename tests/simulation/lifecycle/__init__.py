@@ -1,0 +1,1 @@
+"""Seeded histories of what the operator on Kubernetes decides, and mutants of it."""
