@@ -87,6 +87,9 @@ class Answered:
     savepoint: StartPoint | None = None
 
 
+UNKNOWN: Final = Answered()
+
+
 @dataclass(frozen=True, slots=True)
 class Observed:
     """What is seen beside the resource itself."""
@@ -106,7 +109,7 @@ class Observed:
     """`status.deployed`; None if the cluster does not know it."""
     starting: JobSeen | None = None
     """`status.starting`, likewise."""
-    answer: Answered = Answered()
+    answer: Answered = UNKNOWN
     submitter: Submitter = "absent"
     submitter_problem: str = ""
     """The last words of one that failed."""

@@ -2,7 +2,7 @@
 
 The definitions that Kubernetes checks them by are made of these types (`penstock_operator.definitions`), docstrings
 included. Names are those of the YAML, in camelCase there. Times that programs reckon with are microseconds since the
-epoch and end in `Us`; those of conditions are RFC 3339, as Kubernetes has them.
+epoch, and their names end in Us; those of conditions are RFC 3339, as Kubernetes has them.
 """
 
 from __future__ import annotations

@@ -82,6 +82,11 @@ def _add_submit(commands: Commands) -> None:
     )
     parser.add_argument("--detach", action="store_true", help="print the job's id and return once it is accepted")
     parser.add_argument(
+        "--job-id",
+        metavar="ID",
+        help="the id that the job gets, 32 hexadecimal digits: the same submission sent twice by it is one job",
+    )
+    parser.add_argument(
         "--per-job", action="store_true", help="run it on task managers that are started for it and end with it"
     )
     parser.add_argument("--at-least-once", action="store_true", help="do not align barriers: rows may be doubled")

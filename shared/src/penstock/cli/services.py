@@ -13,6 +13,7 @@ SERVICES: Final = {
     "coordinator": "Run a coordinator: JobManager and ResourceManager.",
     "taskmanager": "Run a task manager: slots for subtasks.",
     "dispatcher": "Run a dispatcher: the REST interface.",
+    "operator": "Run an operator: jobs on Kubernetes, as their custom resources say.",
     "pipeline": "Run a pipeline service: runs on Spark.",
 }
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 from rich.console import Console
 
 from penstock.cli.cluster import ClusterOptions, print_json, timeout_s
@@ -55,6 +56,7 @@ class SubmitStream(SubmitOptions):
     state_backend: Literal["fs", "memory", "rocksdb"]
     incremental_checkpoints: bool
     write: str | None
+    job_id: str | None
 
 
 def submit_command(command: SubmitStream) -> int:
@@ -78,6 +80,8 @@ def _prepared(command: SubmitStream, console: Console) -> tuple[Prepared, Logica
     parameters = parse_parameters(command.param)
     pipeline = load_pipeline(command.file, parameters)
     prepared = prepare_loaded(pipeline, ApplicationSpec(command.file, parameters, _options(command)))
+    if command.job_id:
+        prepared = replace(prepared, request=msgspec.structs.replace(prepared.request, job=command.job_id))
     for line in advice(pipeline.plan, Path(command.file.partition(":")[0])):
         console.print(f"warning: {line}", markup=False, soft_wrap=True)
     return prepared, pipeline.plan

@@ -177,6 +177,8 @@ class ClusterClient:
         return await self._get("/savepoints/find", SavepointSummary, {"name": name})
 
     # -- acting ---------------------------------------------------------------------------------------------------------
+    #
+    # `request` is the id of what is asked, 32 hexadecimal digits: the cluster does nothing twice for the same one.
 
     async def submit(
         self, submission: Submission, sources: bytes, *, waiting: Callable[[str], None] | None = None
@@ -221,21 +223,27 @@ class ClusterClient:
                 told = True
             await asyncio.sleep(LEADER_POLL_S)
 
-    async def cancel(self, job: str) -> Requested:
+    async def cancel(self, job: str, *, request: str = "") -> Requested:
         """Publish what is complete, then end."""
-        return await self._post(f"/jobs/{_quoted(job)}/cancel", SavepointBody(uuid.uuid4().hex))
+        return await self._post(f"/jobs/{_quoted(job)}/cancel", SavepointBody(request or uuid.uuid4().hex))
 
-    async def stop(self, job: str, *, drain: bool = False) -> Requested:
+    async def stop(self, job: str, *, drain: bool = False, request: str = "") -> Requested:
         """Take a savepoint and end."""
-        return await self._post(f"/jobs/{_quoted(job)}/stop", StopBody(drain, uuid.uuid4().hex))
+        return await self._post(f"/jobs/{_quoted(job)}/stop", StopBody(drain, request or uuid.uuid4().hex))
 
-    async def take_savepoint(self, job: str) -> Requested:
+    async def take_savepoint(self, job: str, *, request: str = "") -> Requested:
         """Take a savepoint and go on."""
-        return await self._post(f"/jobs/{_quoted(job)}/savepoints", SavepointBody(uuid.uuid4().hex))
+        return await self._post(f"/jobs/{_quoted(job)}/savepoints", SavepointBody(request or uuid.uuid4().hex))
 
-    async def rescale(self, job: str, parallelism: int, *, wait: bool = False) -> Requested:
+    async def rescale(self, job: str, parallelism: int, *, wait: bool = False, request: str = "") -> Requested:
         """Go on at another parallelism; `wait`: where slots are missing, not before they are there."""
-        return await self._post(f"/jobs/{_quoted(job)}/rescale", RescaleBody(parallelism, uuid.uuid4().hex, wait))
+        body = RescaleBody(parallelism, request or uuid.uuid4().hex, wait)
+        return await self._post(f"/jobs/{_quoted(job)}/rescale", body)
+
+    async def dispose_savepoint(self, manifest: str, *, request: str = "") -> None:
+        """Remove the savepoint whose manifest has this key; refused while a job needs it."""
+        body = msgspec.json.encode({"savepoint-path": manifest, "triggerId": request or uuid.uuid4().hex})
+        await self._ask("POST", "/savepoint-disposal", content=body, root="/v1")
 
     # -- runs on Spark --------------------------------------------------------------------------------------------------
 
@@ -348,6 +356,7 @@ class ClusterClient:
         content: bytes | None = None,
         files: Any = None,
         timeout_s: float = ANSWER_S,
+        root: str = "/penstock/v1",
     ) -> httpx2.Response:
         """Ask one dispatcher after the other; the one that answers comes first from then on."""
         problems: list[str] = []
@@ -355,7 +364,7 @@ class ClusterClient:
         for address in list(self._addresses):
             try:
                 response = await self._http.request(
-                    method, f"{address}/penstock/v1{path}", params=query, content=content, files=files,
+                    method, f"{address}{root}{path}", params=query, content=content, files=files,
                     timeout=httpx2.Timeout(timeout_s, connect=CONNECT_S),
                 )  # fmt: skip
             except httpx2.TransportError as error:

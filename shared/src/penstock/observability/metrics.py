@@ -250,6 +250,19 @@ SCHEDULE_FAILURES = Metric(
     _SCHEDULE,
     "Failed runs of a schedule since the service was started; every repetition counts.",
 )
+_KIND: Final = ("kind",)
+OPERATOR_LEADING = Metric(
+    "penstock_operator_leading", "gauge", "", (), "1 for the operator on Kubernetes that is at work, 0 for others."
+)
+OPERATOR_PASSES = Metric(
+    "penstock_operator_passes_total", "counter", "passes", _KIND, "Looks at a resource of the operator on Kubernetes."
+)
+OPERATOR_FAILURES = Metric(
+    "penstock_operator_failed_passes_total", "counter", "passes", _KIND, "Looks that came to nothing; they are repeated."
+)
+OPERATOR_RESOURCES = Metric(
+    "penstock_operator_resources", "gauge", "resources", ("kind", "ready"), "Resources of the operator on Kubernetes."
+)
 
 JOB_METRICS: Final = (
     ROWS_IN, ROWS_OUT, LATE_ROWS, BAD_ROWS, FAILED_CALLS, FORGOTTEN_KEYS, LOST_CHANGES, PARTIAL_MATCHES,
@@ -262,7 +275,7 @@ SERVICE_METRICS: Final = (
     LEADING, WORKERS, SLOTS, FREE_SLOTS, MISSING_SLOTS, TASK_MANAGERS_WANTED, TASK_MANAGERS, SHORT_SLOTS,
     SCALING_FAILS, TASK_MANAGER_SLOTS, WORKER_MEMORY, RUNS, RUNS_ENDED,
     RUN_ATTEMPTS_LOST, RUN_SECONDS, RUN_STAGES, RUN_TASKS, SCHEDULES, SCHEDULE_DUE, SCHEDULE_BEHIND,
-    SCHEDULE_STOPPED, SCHEDULE_FAILURES,
+    SCHEDULE_STOPPED, SCHEDULE_FAILURES, OPERATOR_LEADING, OPERATOR_PASSES, OPERATOR_FAILURES, OPERATOR_RESOURCES,
 )  # fmt: skip
 """The metrics of the services themselves."""
 CATALOGUE: Final = JOB_METRICS + SERVICE_METRICS

@@ -1,0 +1,82 @@
+"""`penstock operator`: parses, wires, runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.adapters.system_clock import SystemClock
+from penstock.service.http_server import (
+    Readiness,
+    ServiceOptions,
+    health_app,
+    http_server,
+    run_service,
+    service_parser,
+)
+from penstock.service.process_exit import leave
+from penstock.settings import ClusterSettings
+from penstock_operator.clusters import Clusters
+from penstock_operator.controller import Controller
+from penstock_operator.kubernetes import kubernetes_api
+from penstock_operator.lease import Lease
+from penstock_operator.metrics import Numbers, operator_samples
+from penstock_operator.queue import Queue
+from penstock_operator.watching import watch
+
+
+@dataclass(frozen=True)
+class OperatorOptions(ServiceOptions):
+    """`penstock operator`."""
+
+    namespace: list[str]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run an operator; the exit code."""
+    parser = service_parser(
+        "operator",
+        "Keeps jobs on Kubernetes as their custom resources say: of several, one works. Clusters are named by resources, "
+        "not by settings.",
+        "127.0.0.1:8085",
+    )
+    parser.add_argument(
+        "--namespace", action="append", default=[], metavar="NAME",
+        help="look after this namespace; several times for several, never for all of them",
+    )  # fmt: skip
+    return run_service(parser, argv, OperatorOptions, serve)
+
+
+async def serve(_settings: ClusterSettings, options: OperatorOptions) -> None:
+    """Wait for the lease, then look after resources until told to end."""
+    clock, numbers, readiness = SystemClock(), Numbers(), Readiness({})
+    async with kubernetes_api() as api:
+        lease = Lease(api, clock, api.namespace, f"{socket.gethostname()}-{uuid.uuid4().hex}")
+        app = health_app(readiness, lambda: operator_samples(numbers, leading=lease.held))
+        async with http_server(app, options.http), Clusters(api) as clusters:
+            await lease.take()
+            controller = Controller(api, clusters, clock, numbers)
+            try:
+                await _work(controller, lease, options.namespace)
+            finally:
+                await asyncio.shield(lease.give_back())
+
+
+async def _work(controller: Controller, lease: Lease, namespaces: Sequence[str]) -> None:
+    """Until the lease is lost, or kopf was told to end: it listens for SIGTERM in this service's place."""
+    async with asyncio.TaskGroup() as group:
+        queue = Queue(controller.look_after, group)
+        keeping = group.create_task(lease.keep())
+        await watch(queue.nudge, namespaces)
+        keeping.cancel()
+        queue.end()
+        with contextlib.suppress(asyncio.CancelledError):
+            await keeping
+
+
+if __name__ == "__main__":
+    leave(main)
