@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pytest
 import yaml
 from infra.standins.schemas import SCHEMAS
@@ -15,6 +16,7 @@ from infra.standins.schemas import SCHEMAS
 from penstock.core.times import duration_us
 from penstock.runs.run_scheduler import STEP_GRACE_MS
 from penstock.settings import load_settings
+from penstock_operator.resources import ClusterSpec, SecretKey
 
 from .docker import ROOT, run
 
@@ -35,6 +37,8 @@ TLS: Final = (
     "redis.tls.secret=redis-tls", "redis.tls.certificate=tls.crt", "store.tls.secret=store-tls",
 )  # fmt: skip
 IMAGES: Final = ("coordinator", "dispatcher", "taskmanager", "pipeline", "client")
+FOREIGN: Final = ("ServiceMonitor", "PrometheusRule", "PenstockCluster", "ClusterRole", "ClusterRoleBinding")
+"""Of which there is no schema here."""
 WORKLOADS: Final = ("Deployment", "StatefulSet")
 AUTOSCALING: Final = ("taskmanager.autoscaling.enabled=true", "taskmanager.autoscaling.maxReplicas=7")
 APPLICATION: Final = ("application.enabled=true", "application.file=/app/orders.py", "application.parallelism=4")
@@ -48,7 +52,7 @@ EVERYTHING: Final = (
     "monitoring.dashboards=true",
     "dispatcher.ingress.enabled=true", "dispatcher.ingress.tlsSecret=tls", "networkPolicy.egress.enabled=true",
     "image.pullSecrets[0].name=registry", "dispatcher.tls.secret=rest-tls", "secrets.tokens=ann view sha256:00",
-    *OIDC, "dispatcher.oidc.caSecret=own-ca",
+    "operator.enabled=true", *OIDC, "dispatcher.oidc.caSecret=own-ca",
 )  # fmt: skip
 MATRIX: Final = {
     "bundled": BUNDLED,
@@ -58,6 +62,7 @@ MATRIX: Final = {
     "certificates": TLS,
     "autoscaling": (*EXTERNAL, *AUTOSCALING),
     "application": (*EXTERNAL, *APPLICATION),
+    "operator": (*EXTERNAL, "operator.enabled=true", "operator.clusterWide=true"),
     "everything": (*BUNDLED, *EVERYTHING, "bundled.kafka.storage=1Gi", "bundled.minio.storage=1Gi"),
 }
 
@@ -75,7 +80,7 @@ def kubeconform() -> list[str]:
     """The program, with what Kubernetes knows of each kind; kinds of the Prometheus operator are not Kubernetes' own."""
     program = run(GO_TOOL, "kubeconform", timeout_s=800).split()[-1]
     where = str(SCHEMAS / "{{.ResourceKind}}{{.KindSuffix}}.json")
-    return [program, "-strict", "-summary", "-schema-location", where, "-skip", "ServiceMonitor,PrometheusRule"]
+    return [program, "-strict", "-summary", "-schema-location", where, "-skip", ",".join(FOREIGN)]
 
 
 def conforms(kubeconform: list[str], text: str) -> subprocess.CompletedProcess[str]:
@@ -147,7 +152,7 @@ def test_kubernetes_takes_all_objects(helm: str, kubeconform: list[str], values:
     done = conforms(kubeconform, text)
     assert done.returncode == 0, done.stdout
     kinds = yaml.safe_load_all(text)
-    ours = [item for item in kinds if item and item["kind"] not in ("ServiceMonitor", "PrometheusRule")]
+    ours = [item for item in kinds if item and item["kind"] not in FOREIGN]
     assert f"Valid: {len(ours)}, Invalid: 0" in done.stdout
 
 
@@ -180,7 +185,8 @@ def test_what_kubernetes_would_not_take_is_found(helm: str, kubeconform: list[st
 def test_every_pod_is_restricted(helm: str, values: tuple[str, ...]) -> None:
     """As the pod security standard of that name asks; Penstock's own have a read-only root.
 
-    Nobody knows a token, but coordinators that set the number of task managers, and drivers that make executors.
+    Nobody knows a token, but coordinators that set the number of task managers, drivers that make executors, and the
+    operator.
     """
     found = pods(rendered(helm, *values))
     assert len(found) >= 6
@@ -190,7 +196,7 @@ def test_every_pod_is_restricted(helm: str, values: tuple[str, ...]) -> None:
         assert security["seccompProfile"] == {"type": "RuntimeDefault"}, name
         scales = name == "demo-coordinator" and "taskmanager.autoscaling.enabled=true" in values
         makes = name == "demo-pipeline" and "pipeline.master=spark://spark:7077" not in values
-        assert spec["automountServiceAccountToken"] is (scales or makes), name
+        assert spec["automountServiceAccountToken"] is (scales or makes or name == "demo-operator"), name
         for container in spec["containers"]:
             own = container["securityContext"]
             assert own["allowPrivilegeEscalation"] is False, name
@@ -515,6 +521,34 @@ def test_autoscaling(helm: str) -> None:
         "--scale-statefulset", "demo-taskmanager", "--scale-slots", "4", "--scale-min", "1", "--scale-max", "7",
         "--slot-idle-timeout", "60s",
     ]  # fmt: skip
+
+
+def test_the_operator(helm: str) -> None:
+    """It may do what it does, in its namespace, and read no Secret but the token; the release is a cluster for jobs.
+
+    The definitions come with it, and only with it.
+    """
+    objects = rendered(helm, *EXTERNAL, "operator.enabled=true")
+    assert arguments(objects, "Deployment", "demo-operator") == ["--namespace", "default"]
+    cluster = named(objects, "PenstockCluster", "demo")["spec"]
+    assert msgspec.convert(cluster, ClusterSpec) == ClusterSpec(
+        rest="http://demo-rest:8080", token=SecretKey(name="demo-token", key="PENSTOCK_TOKEN"),
+        client_image="penstock/client:0.1.0",
+    )  # fmt: skip
+    rules = {tuple(rule["resources"]): rule for rule in named(objects, "Role", "demo-operator")["rules"]}
+    assert rules["secrets",] == {
+        "apiGroups": [""], "resources": ["secrets"], "resourceNames": ["demo-token"], "verbs": ["get"],
+    }  # fmt: skip
+    assert not any("*" in rule["verbs"] + rule["resources"] for rule in rules.values())
+    tls = rendered(helm, *EXTERNAL, "operator.enabled=true", "dispatcher.tls.secret=t", "operator.secrets={other}")
+    named_secrets = next(
+        rule for rule in named(tls, "Role", "demo-operator")["rules"] if "secrets" in rule["resources"]
+    )
+    assert named_secrets["resourceNames"] == ["demo-token", "t", "other"]
+    assert named(tls, "PenstockCluster", "demo")["spec"]["authority"] == {"name": "t", "key": "ca.crt"}
+    for wanted, count in (("true", 3), ("false", 0)):
+        done = template(helm, *EXTERNAL, f"operator.enabled={wanted}", "--values", "/dev/null", "--include-crds")
+        assert done.stdout.count("kind: CustomResourceDefinition") == count, done.stderr
 
 
 def test_without_autoscaling_and_spark_nobody_may_do_anything(helm: str) -> None:

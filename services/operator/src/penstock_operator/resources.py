@@ -65,6 +65,8 @@ class ClusterSpec(Resource, frozen=True, kw_only=True):
     """The certificate of the authority that has signed those of dispatchers, in PEM; a public one if not given."""
     client_image: Name
     """The image in which pipelines are imported and submitted: `penstock-client`, or one made of it."""
+    image_pull_secrets: tuple[str, ...] = ()
+    """Secrets by which it, and images of jobs, are pulled."""
 
 
 class ClusterStatus(Resource, frozen=True, kw_only=True):

@@ -98,6 +98,7 @@ def _pod(owner: Document, cluster: ClusterSpec, deployed: Deployed) -> Document:
     }  # fmt: skip
     return {
         "restartPolicy": "Never",
+        "imagePullSecrets": [{"name": name} for name in cluster.image_pull_secrets],
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": {

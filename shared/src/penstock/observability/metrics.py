@@ -258,7 +258,11 @@ OPERATOR_PASSES = Metric(
     "penstock_operator_passes_total", "counter", "passes", _KIND, "Looks at a resource of the operator on Kubernetes."
 )
 OPERATOR_FAILURES = Metric(
-    "penstock_operator_failed_passes_total", "counter", "passes", _KIND, "Looks that came to nothing; they are repeated."
+    "penstock_operator_failed_passes_total",
+    "counter",
+    "passes",
+    _KIND,
+    "Looks that came to nothing; they are repeated.",
 )
 OPERATOR_RESOURCES = Metric(
     "penstock_operator_resources", "gauge", "resources", ("kind", "ready"), "Resources of the operator on Kubernetes."
