@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import jsonschema_rs
 import pytest
@@ -34,6 +35,8 @@ from penstock.plan.operations.write import Write
 from penstock.sql.programs import Program
 from penstock.sql.text import SqlText
 from penstock.testing.sql import read_sql_tests, run_sql_test
+from penstock_operator.definitions import KINDS, definition
+from penstock_operator.resources import GROUP, VERSION
 
 ROOT = Path(__file__).parents[3]
 PAGES = [
@@ -166,11 +169,31 @@ def test_toml_is_read(block: Block) -> None:
     assert tomllib.loads(block.text)
 
 
-@pytest.mark.parametrize("block", [block for block in BLOCKS if block.kind == "yaml"], ids=str)
-def test_yaml_is_values_of_the_chart(block: Block) -> None:
-    """By the schema that helm checks them against."""
-    schema = json.loads((ROOT / "helm" / "penstock" / "values.schema.json").read_text(encoding="utf-8"))
-    jsonschema_rs.validate(schema, yaml.safe_load(block.text))
+RESOURCES = (ROOT / "examples").glob("*_job.yaml")
+
+
+@pytest.mark.parametrize(
+    "text", [*(block.text for block in BLOCKS if block.kind == "yaml"), *(file.read_text() for file in RESOURCES)]
+)
+def test_yaml_is_values_of_the_chart_or_a_resource_of_the_operator(text: str) -> None:
+    """By the schema that helm checks them against, or that of the definition; which has every field that is there."""
+    document = yaml.safe_load(text)
+    if "apiVersion" in document:
+        (kind,) = (kind for kind in KINDS if kind.name == document["kind"])
+        assert document["apiVersion"] == f"{GROUP}/{VERSION}"
+        schema = closed(definition(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"])
+        document = document["spec"]
+    else:
+        schema = json.loads((ROOT / "helm" / "penstock" / "values.schema.json").read_text(encoding="utf-8"))
+    jsonschema_rs.validate(schema, document)
+
+
+def closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema that takes no field that it does not name."""
+    if "properties" not in schema:
+        return schema
+    properties = {name: closed(inner) for name, inner in schema["properties"].items()}
+    return {**schema, "properties": properties, "additionalProperties": False}
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.kind in TYPED], ids=str)

@@ -115,6 +115,8 @@ class JobSpec(Resource, frozen=True, kw_only=True):
     """In which the pipeline is imported and submitted; that of the cluster if empty."""
     parameters: dict[str, str] = {}
     """Values for `param(NAME, ...)` in the file."""
+    secrets: tuple[str, ...] = ()
+    """Secrets whose keys are variables of the pod that submits; a parameter `@env:VARIABLE` is read from there."""
     parallelism: Positive = 1
     """Subtasks per operator. A change of nothing else rescales the job in place."""
     state: Literal["running", "suspended"] = "running"
@@ -151,6 +153,7 @@ class JobVersion(Resource, frozen=True, kw_only=True):
     """SHA-256 of the ConfigMap's data, by which the operator keeps a copy; empty if the file lies in the image."""
     image: str = ""
     parameters: dict[str, str] = {}
+    secrets: tuple[str, ...] = ()
     checkpoint_interval: str = "10s"
     restart: str = "exponential"
     state_backend: str = "fs"

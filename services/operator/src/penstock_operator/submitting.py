@@ -89,6 +89,7 @@ def _pod(owner: Document, cluster: ClusterSpec, deployed: Deployed) -> Document:
         "command": ["penstock", *submit_arguments(deployed)],
         "workingDir": "/tmp",
         "env": env,
+        "envFrom": [{"secretRef": {"name": name}} for name in version.secrets],
         "volumeMounts": mounts,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
