@@ -6,17 +6,18 @@ import atexit
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, overload
 
 from penstock.api.parameters import given_parameters
 from penstock.api.pipeline import DeclaredPipeline, importing
 from penstock.api.stream import Stream
 from penstock.api.update_streams import UpsertStream
+from penstock.api.verbs import NoSuchVerbError
 from penstock.connectors.base import Row
 from penstock.core.arguments import checked
 from penstock.core.extras import naming_extras
 from penstock.core.times import Duration, duration_us
-from penstock.errors import PipelineError, UsageError
+from penstock.errors import PipelineError, UsageError, nearest
 from penstock.expressions.accumulators import Accumulator
 from penstock.plan.logical import Node, sources_of
 from penstock.plan.operations.write import Write
@@ -30,6 +31,18 @@ if TYPE_CHECKING:
     from penstock.coordination.job_progress import JobResult
     from penstock.settings import ClusterSettings
     from penstock.spark.result import SparkResult
+
+
+_INSTEAD: Final = {
+    **dict.fromkeys(("execute", "start", "launch", "main"), "p.run() runs it here, and p.submit() on a cluster"),
+    **dict.fromkeys(("explain", "show", "describe", "print"), "penstock plan FILE shows what it becomes"),
+    **dict.fromkeys(
+        ("source", "from_source", "add_source", "stream", "dataframe", "from_collection", "read_csv", "read_json"),
+        "p.read(source) gives a stream, of files.Source(...), kafka.Source(...) and others in penstock.connectors",
+    ),
+    **dict.fromkeys(("collect", "to_pandas", "write", "filter"), "that is a verb of streams, which p.read(...) gives"),
+}
+"""What is written for what others call otherwise."""
 
 
 @checked
@@ -59,6 +72,16 @@ class Pipeline(DeclaredPipeline):
 
     _was_asked = False
     """Whether it was asked to run, here or elsewhere."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            known = [each for each in dir(self) if not each.startswith("_")]
+            raise NoSuchVerbError(
+                f"{name}: a pipeline has no such method; {_INSTEAD.get(name) or nearest(name, known)}"
+            )
 
     def sql(
         self, text: str, /, **named: Stream[Any] | UpsertStream | Callable[..., Any] | Accumulator[Any, Any]

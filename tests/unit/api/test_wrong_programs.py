@@ -75,6 +75,19 @@ BUILT = [
           ("Bad.on_row returns row", "ctx.emit(row)")),
     Wrong("on_row yields a row", process("def on_row(self, row, ctx):\n    yield Alert(row.auction)"),
           ("Bad.on_row yields", "ctx.emit(row)")),
+    Wrong("SQL's where", "bids.where(col('price') > 1)  # here", ("where: did you mean 'filter'?",)),
+    Wrong("the first rows", "bids.head(5)  # here", (".collect()", "console.Sink()")),
+    Wrong("show", "keyed.agg(n=count()).show()  # here", ("a stream holds no rows before it runs", ".collect()")),
+    Wrong("an aggregate as a verb", "keyed.sum('price')  # here", ('.key_by(...).agg(sum=col("price").sum())',)),
+    Wrong("plan as a method", "p.plan()  # here", ("plan: is no method", "penstock plan FILE")),
+    Wrong("explain", "p.explain()  # here", ("explain: a pipeline has no such method", "penstock plan FILE")),
+    Wrong("execute", "p.execute()  # here", ("execute: a pipeline has no such method", "p.run()")),
+    Wrong("a verb of a pipeline that is spelled wrong", "p.reed(bids)  # here", ("did you mean 'read'?",)),
+    Wrong("col of Polars", "import polars as pl\nbids.filter(pl.col('price') > 1)  # here",
+          ("an expression of Polars", "from penstock import col")),
+    Wrong("an aggregate of Polars", "import polars as pl\nkeyed.agg(n=pl.len())  # here", ("from penstock import col",)),
+    Wrong("a constant of Polars", "import polars as pl\nbids.with_columns(n=col('price') + pl.lit(1))  # here",
+          ("an expression of Polars", "from penstock import col")),
     Wrong("on_row is async", process("async def on_row(self, row, ctx):\n    ctx.emit(row)"),
           ("Bad.on_row is async", "write it with def")),
     Wrong("open is async", process("async def open(self, context):\n    pass\ndef on_row(self, row, ctx):\n    pass"),
@@ -356,6 +369,30 @@ RUN = [
         Path("bids.jsonl").write_text('{"auction": 1, "at": null}\\n')
         p.read(files.Source("bids.jsonl", schema=Late, event_time="at")).write(sink)
         '''), ("bids.jsonl, line 1", "at: missing", "the event time never may", "bad_rows='skip'")),
+    Wrong("a field that the data spells otherwise", textwrap.dedent('''
+        Path("bids.jsonl").write_text('{"auction": 1, "Price": 1.0, "at": "2026-01-01T00:00:00Z"}\\n')
+        p.read(files.Source("bids.jsonl", schema=Bid)).write(sink)
+        '''), ("bids.jsonl, line 1", "price: missing, and the record has 'Price'; call the field so")),
+    Wrong("a number for a timestamp in a file", textwrap.dedent('''
+        Path("bids.jsonl").write_text('{"auction": 1, "price": 1.0, "at": 1700000000}\\n')
+        p.read(files.Source("bids.jsonl", schema=Bid, event_time="at")).write(sink)
+        '''), ("bids.jsonl, line 1", "at: a number, and the field is a datetime", 'event_time="at", time_unit="s"')),
+    Wrong("an array for lines", textwrap.dedent('''
+        Path("bids.jsonl").write_text('[{"auction": 1},\\n{"auction": 2}]\\n')
+        p.read(files.Source("bids.jsonl", schema=Bid)).write(sink)
+        '''), ("bids.jsonl, line 1", "a JSON array", "each line is to be one object")),
+    Wrong("a state of which nothing was set", process(
+        "seen = ValueState(int)\ndef on_row(self, row, ctx):\n    seen = self.seen.get()\n    self.seen.set(seen + 1)",
+        "keyed.process(Bad()).write(sink)"), ("Bad.on_row raised TypeError", "self.seen.get() is None", "as in .get(0)")),
+    Wrong("Flink's name of a state's method", process(
+        "seen = ValueState(int)\ndef on_row(self, row, ctx):\n    self.seen.update(1)",
+        "keyed.process(Bad()).write(sink)"), ("a ValueState has no 'update'; did you mean 'set'?",)),
+    Wrong("a dict that is no row", process("def on_row(self, row, ctx):\n    ctx.emit({'auctoin': 1})",
+        "keyed.process(Bad()).write(sink)"), ("a dict lacks auction and has auctoin, which is no column", "Alert(...)")),
+    Wrong("a frame of pandas", process("def on_batch(self, frame, ctx):\n    return frame.to_pandas()",
+        "keyed.process(Bad()).write(sink)"), ("gave pandas.DataFrame", "polars.from_pandas(frame)")),
+    Wrong("a frame for a batch of Arrow", "import polars as pl\nbids.map_batches(pl.from_arrow, returns=Bid).write(sink)",
+        ("must return a pyarrow.RecordBatch, got DataFrame", "frame.to_arrow()")),
     Wrong("a number for a timestamp", textwrap.dedent('''
         row = {"auction": 1, "price": 1.0, "at": 1700000000}
         p.read(iterables.Source([row], schema=Bid, event_time="at")).write(sink)

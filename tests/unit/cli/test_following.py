@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -67,6 +68,16 @@ async def test_it_is_followed_through_silence_to_its_end(
     assert ended.summary.state == "FAILED"
     silence = f"waiting for a dispatcher to answer; the {kind} is not touched by that (nobody is there)"
     assert out.getvalue().splitlines() == [silence, "bids: running", silence]
+
+
+async def test_only_a_failure_that_others_follow_is_said_to_start_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `--restart none`, and when a strategy has given up, the last one is the end."""
+    monkeypatch.setattr(following, "POLL_S", 0.0)
+    ended, out = msgspec.structs.replace(job("FAILED"), failures=("v0[0]: once", "v0[0]: twice")), io.StringIO()
+    await followers(Cluster([ended]), out)["job"].follow()
+    again, last = out.getvalue().splitlines()[:2]
+    assert again == "failed, and starts again from the newest checkpoint: v0[0]: once"
+    assert last == "failed: v0[0]: twice"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import httpx2
 import pytest
@@ -115,6 +116,24 @@ def test_an_idle_cluster_is_no_failure(told, capsys: pytest.CaptureFixture[str],
     told(Dispatcher())
     assert main.main(["stop", "--all"]) == 0
     assert capsys.readouterr().out == "no jobs run\n"
+
+
+def test_a_job_that_failed_a_minute_ago_is_listed_with_its_reason(
+    told, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that failed long ago is only counted, as what ended well."""
+    now_us = time.time_ns() // 1_000
+    states = ((FIRST, "FAILED", now_us - 60_000_000), (SECOND, "FAILED", 1), (ENDED, "FINISHED", now_us))
+    rest = {"name": "orders", "parallelism": 1, "submitted_us": 1, "reason": "v0[0]: no such table"}
+    listed = [{"job": job, "state": state, "ended_us": ended, **rest} for job, state, ended in states]
+    monkeypatch.setattr(Dispatcher, "jobs", lambda self: listed)
+    told(Dispatcher())
+    assert main.main(["jobs"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("no jobs run\n3 ended: penstock jobs --all\n")
+    assert "11111111: v0[0]: no such table\n" in out
+    assert SECOND[:8] not in out
+    assert ENDED[:8] not in out
 
 
 def test_json_is_all_that_was_said(told, capsys: pytest.CaptureFixture[str]) -> None:

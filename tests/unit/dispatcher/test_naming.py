@@ -31,6 +31,8 @@ def test_a_name_is_enough_where_one_has_it(kind: Kind) -> None:
     with pytest.raises(RestError, match=f"several {kind}s are called 'bids': 2, 3; give the id") as several:
         meant_by_name(kind, "bids", going_on, ended, known=known)
     assert several.value.status == 409
+    with pytest.raises(RestError, match="'bids': 2 \\(running\\), 3; give the id"):
+        meant_by_name(kind, "bids", going_on, known=known, states={"2": "RUNNING"})
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -125,6 +125,21 @@ def test_columns_that_the_file_lacks() -> None:
         decoder(header="a,b,a")
 
 
+@pytest.mark.parametrize(
+    ("header", "advice"),
+    [
+        ("carrier;delay", r"the columns are separated by ';': write delimiter=';'"),
+        ("carrier\tdelay", r"the columns are separated by '\\t': write delimiter='\\t'"),
+        ("AA,7", r"the first line, 'AA,7', names none of the columns; .* before it: carrier,delay$"),
+        ("carrier,flight", r"no column 'delay'; there are: carrier, flight$"),
+    ],
+)
+def test_what_is_wrong_with_the_first_line_as_a_whole_is_said(header: str, advice: str) -> None:
+    """It has another delimiter, or it is a row."""
+    with pytest.raises(PipelineError, match=advice):
+        decoder(Schema((Field("carrier", STRING), Field("delay", INT64))), header)
+
+
 def test_nested_columns_are_refused() -> None:
     """A list has no place in CSV."""
     with pytest.raises(PipelineError, match="use jsonl"):

@@ -232,7 +232,7 @@ def test_dicts_are_rows_if_they_have_exactly_the_columns():
     schema = schema_of(Point)
     made = row_class(schema)
     assert RowWriter(schema, made).frame([{"x": 1, "label": None}]).rows() == [(1, None)]
-    with pytest.raises(UserCodeError, match="has not exactly the columns: labell"):
+    with pytest.raises(UserCodeError, match="a dict has labell, which is no column"):
         RowWriter(schema, made).frame([{"x": 1, "label": None, "labell": None}])
 
 

@@ -110,7 +110,7 @@ class Jobs:
             return found_in_view(shown[0], str(error))
 
     async def find(self, name: str) -> Found:
-        """The job of this id, of the only id that begins so, or of this name.
+        """The job of this id, of the only id that begins so, or of this name; of those that have ended, the newest.
 
         Raises:
             RestError: there is none, or there are several.
@@ -142,8 +142,13 @@ class Jobs:
     async def _by_name(self, name: str, active: Iterable[str]) -> str:
         histories = await self._cluster.histories(active)
         names = {job: history.submit.name for job, history in histories.items() if history.submit is not None}
-        ended = {job.job: job.name for job in await self._cluster.finished()}
-        return meant_by_name("job", name, names, ended, known=[*names.values(), *ended.values()])
+        finished = await self._cluster.finished()
+        alike = sorted((job for job in finished if job.name == name), key=lambda job: job.ended_us)
+        newest = {job.job: name for job in alike[-1:]}
+        view = await self._cluster.view.if_any()
+        states = {job: state_of(history, _view_of(view, job)) for job, history in histories.items()}
+        known = [*names.values(), *(job.name for job in finished)]
+        return meant_by_name("job", name, names, newest, known=known, states=states)
 
     async def _finished(self, job: str) -> FinishedJob | None:
         return next((finished for finished in await self._cluster.finished() if finished.job == job), None)

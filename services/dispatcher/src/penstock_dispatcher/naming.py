@@ -27,8 +27,21 @@ def meant_by_prefix(kind: Kind, prefix: str, ids: Iterable[str]) -> str | None:
     return matching[0] if matching else None
 
 
-def meant_by_name(kind: Kind, name: str, *generations: Mapping[str, str], known: Iterable[str]) -> str:
+def meant_by_name(
+    kind: Kind,
+    name: str,
+    *generations: Mapping[str, str],
+    known: Iterable[str],
+    states: Mapping[str, str] | None = None,
+) -> str:
     """The only id of this name in the first of the generations (id to name) that has any.
+
+    Args:
+        kind: what is looked for.
+        name: how it is called.
+        generations: ids with their names; those of the first come before those of the next.
+        known: the names that there are.
+        states: of ids, to tell several of one name apart.
 
     Raises:
         RestError: there are several in it, or none has it; says what was probably meant, of what is `known`.
@@ -36,7 +49,8 @@ def meant_by_name(kind: Kind, name: str, *generations: Mapping[str, str], known:
     for names in generations:
         matching = sorted(one for one, called in names.items() if called == name)
         if len(matching) > 1:
-            raise RestError(409, f"several {kind}s are called {name!r}: {_some(matching)}; give the id")
+            told = [f"{one} ({states[one].lower()})" if states and one in states else one for one in matching]
+            raise RestError(409, f"several {kind}s are called {name!r}: {_some(told)}; give the id")
         if matching:
             return matching[0]
     raise RestError(404, f"there is no {kind} {name!r}; {_nearest(name, sorted(set(known)))}")

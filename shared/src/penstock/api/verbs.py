@@ -35,8 +35,19 @@ if TYPE_CHECKING:
     from penstock.api.pipeline import DeclaredPipeline
     from penstock.connectors.base import Sink
 
-_CALLED_ELSEWHERE: Final = {"group_by": "key_by", "groupby": "key_by", "keyBy": "key_by"}
-"""What Polars, pandas and Flink call verbs that another name lies nearer to."""
+_CALLED_ELSEWHERE: Final = {
+    "group_by": "key_by", "groupby": "key_by", "keyBy": "key_by", "partition_by": "key_by", "partitionBy": "key_by",
+    "where": "filter", "query": "filter", "assign": "with_columns", "concat": "union", "unique": "distinct",
+    "drop_duplicates": "distinct", "order_by": "sort", "sort_values": "sort", "aggregate": "agg", "sink": "write",
+    "sink_to": "write", "sinkTo": "write", "add_sink": "write", "addSink": "write", "to": "write", "save": "write",
+}  # fmt: skip
+"""What Polars, pandas, Spark and Flink call verbs that another name lies nearer to."""
+_LOOKED_AT: Final = (
+    "print", "show", "head", "tail", "limit", "take", "first", "fetch", "execute_and_collect", "to_pandas", "to_polars",
+    "to_dicts", "rows", "describe", "foreach",
+)  # fmt: skip
+"""What elsewhere shows rows, or takes them out."""
+_AGGREGATES: Final = ("count", "sum", "mean", "min", "max", "len", "size", "value_counts", "median", "std")
 
 
 OF_WINDOWS: Final = ("late_to", "allowed_lateness", "trigger")
@@ -69,7 +80,18 @@ class Verbs:
         if name in _CALLED_ELSEWHERE:
             here = _CALLED_ELSEWHERE[name]
             return f"did you mean {here!r}?" if hasattr(type(self), here) else self._instead(here)
+        if name in _LOOKED_AT and hasattr(type(self), "collect"):
+            return (
+                "a stream holds no rows before it runs; .collect() gives those of a stream with an end as a frame of "
+                "Polars, and .write(console.Sink()) prints them as they come"
+            )
+        if name in _AGGREGATES:
+            return f"aggregates belong to a key: .key_by(...).agg({_example(name)})"
         return f"{self._what} has no such verb; {nearest(name, verbs_of(type(self)))}"
+
+
+def _example(name: str) -> str:
+    return "n=count()" if name in ("count", "len", "size", "value_counts") else f'{name}=col("price").{name}()'
 
 
 def verbs_of(kind: type) -> list[str]:

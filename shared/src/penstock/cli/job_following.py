@@ -89,8 +89,9 @@ class JobFollower(Follower[JobDetail]):
         if detail.deaf_us and not self._deaf:
             self.say(deaf_line(detail.deaf_us, time.time_ns() // 1_000))
         self._deaf = bool(detail.deaf_us)
-        for failure in detail.failures[self._failures :]:
-            self.say(f"failed, and starts again from the newest checkpoint: {failure}")
+        for number, failure in enumerate(detail.failures[self._failures :], self._failures + 1):
+            last = job.state == "FAILED" and number == len(detail.failures)
+            self.say(f"failed{'' if last else ', and starts again from the newest checkpoint'}: {failure}")
         self._failures = len(detail.failures)
         if job.state != self._state and job.state not in ENDED:
             self.say(f"{shown(job.name)}: {job.state.lower()}")

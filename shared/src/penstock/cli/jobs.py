@@ -32,6 +32,8 @@ from penstock.core.names import shown
 from penstock.graph.jobgraph import graph_from_json
 from penstock.observability.metrics import Snapshot, samples
 
+FAILED_SHOWN_US = 3_600_000_000
+"""For how long a job that failed is listed without `--all`: somebody may be looking for it."""
 BETWEEN_LOOKS_S = 1.5
 """Rates are those of this time; the view of a job is renewed twice a second."""
 
@@ -44,34 +46,38 @@ class ListJobs(ClusterOptions):
 
 
 def jobs_command(command: ListJobs) -> int:
-    """List the jobs and the runs on Spark that go on, with `--all` those that have ended too."""
+    """List the jobs and the runs on Spark that go on, and jobs that failed within the last hour; with `--all`, all."""
 
     async def read(cluster: ClusterClient) -> tuple[JobList, RunList]:
         jobs = await cluster.jobs()
         return jobs, RunList((), "") if jobs.missing else await cluster.runs()  # which stand in the store alone
 
     listed, runs = with_cluster(command, read)
-    jobs = [job for job in listed.jobs if command.all or job.state not in ENDED]
+    going_on = [job for job in listed.jobs if command.all or job.state not in ENDED]
     shown_runs = [run for run in runs.runs if command.all or run.state not in RUN_ENDED]
     if command.json:
-        print_json([*jobs, *(msgspec.to_builtins(run) | {"job": run.run} for run in shown_runs)])
+        print_json([*going_on, *(msgspec.to_builtins(run) | {"job": run.run} for run in shown_runs)])
         return 0
+    since_us = time.time_ns() // 1_000 - FAILED_SHOWN_US
+    failed = [job for job in listed.jobs if job.state == "FAILED" and (job.ended_us or 0) > since_us]
+    jobs = [*going_on, *(job for job in failed if not command.all)]
     if listed.missing:
         print(f"not all is known: {listed.missing}, nor are runs on Spark")
     if listed.deaf_us:
         print(deaf_line(listed.deaf_us, time.time_ns() // 1_000))
     if not listed.leader and listed.jobs:
         print("no coordinator leads the cluster now; this is what the job logs say")
-    if not jobs and not shown_runs:
+    if not going_on and not shown_runs:
         print("no jobs run" if not command.all else "there are no jobs")
         ended = len(listed.jobs) + len(runs.runs)
         if ended and not command.all:
             print(f"{ended} ended: penstock jobs --all")
-        return 0
+        if not jobs:
+            return 0
     rows = [listed_row(job, job.job[:8], "penstock", state_text(job), job.parallelism) for job in jobs]
     print_table(LISTED, [*rows, *map(run_row, shown_runs)], right=("parallelism", "lasted"))
     for job in jobs:
-        if job.reason and job.state not in ENDED:
+        if job.reason and (job.state not in ENDED or job in failed):
             print(f"{job.job[:8]}: {shown(job.reason, lines=True)}")
     return 0
 

@@ -308,6 +308,11 @@ def _got(value: object) -> str:
     return f"{value!r:.80}"
 
 
+OF_POLARS: Final = (
+    "; that is an expression of Polars, and Penstock has its own: from penstock import col, count, lit, when"
+)
+
+
 def _advice(name: str, value: Any, hint: Any) -> str:
     """What was probably meant, for the end of the message."""
     names = {getattr(typing.get_origin(part) or part, "__name__", "") for part in _parts(hint)}
@@ -315,6 +320,8 @@ def _advice(name: str, value: Any, hint: Any) -> str:
         return f"; give an instance: {value.__name__}()" if names & {base.__name__ for base in value.__mro__} else ""
     if inspect.isfunction(value):
         return f"; call it: {value.__name__}(...)" if value.__name__.isidentifier() else ""
+    if type(value).__module__.startswith("polars."):
+        return OF_POLARS if "Expr" in names else ""
     bases = {base.__name__ for base in type(value).__mro__}
     for (given, wanted), advice in _INSTEAD.items():
         if given in bases and wanted in names:

@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 from typing import Literal as OneOf
 
-from penstock.core.arguments import checked
+from penstock.core.arguments import OF_POLARS, checked
 from penstock.core.decimals import MOST_DIGITS, written_digits
 from penstock.errors import PipelineError
 from penstock.expressions.namespaces import (
@@ -828,6 +828,8 @@ def literal(value: object, where: str) -> Literal:
             return Literal(value)
         case date():
             return Literal(value)
+        case _ if type(value).__module__.startswith("polars."):
+            raise PipelineError(f"{where}: {value!r} is no expression of this library{OF_POLARS}")
         case _:
             raise PipelineError(
                 f"{where}: {value!r} is neither an expression nor a constant; there are bool, int, float, Decimal, str, "

@@ -51,6 +51,9 @@ _TRUTH: Final = {"true": True, "false": False}
 _BY_MSGSPEC: Final[dict[str, Any]] = {"timestamp": datetime, "duration": timedelta, "date": date, "time": time}
 
 
+_OTHER_DELIMITERS: Final = (";", "\t", "|", ",", ":")
+
+
 class CsvDecoder:
     """Decodes CSV records into rows of a schema.
 
@@ -85,7 +88,8 @@ class CsvDecoder:
             raise PipelineError(f"{where}: the header names {', '.join(sorted(doubled))} twice")
         for field in schema:
             if field.name not in header and not field.nullable and field.default is None:
-                raise PipelineError(f"{where}: the header has no column {field.name!r}; {nearest(field.name, header)}")
+                advice = _of_header(schema, header, delimiter) or nearest(field.name, header)
+                raise PipelineError(f"{where}: the header has no column {field.name!r}; {advice}")
         self._schema = schema
         self._header = list(header)
         self.delimiter: int = ord(delimiter)
@@ -313,3 +317,19 @@ def header_of(line: bytes, delimiter: str, where: str) -> list[str]:
 
 def _raw(record: bytes) -> bytes:
     return record.rstrip(b"\r\n")
+
+
+def _of_header(schema: Schema, header: Sequence[str], delimiter: str) -> str:
+    """What is wrong with the first line as a whole; empty if it does name columns of the schema."""
+    if len(header) == 1:
+        for other in _OTHER_DELIMITERS:
+            if any(name.strip() in schema.names for name in header[0].split(other)) and other in header[0]:
+                return f"the columns are separated by {other!r}: write delimiter={other!r}"
+    if any(nearest(name, schema.names).startswith("did you mean") for name in header):
+        return ""
+    names = delimiter.join(schema.names)
+    first = delimiter.join(header)
+    return (
+        f"the first line, {first[:100]!r}, names none of the columns; if it is a row, put a line with their names before "
+        f"it: {names[:200]}"
+    )

@@ -12,6 +12,7 @@ by Arrow, several times faster than as datetime objects; whatever that does not 
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 import typing
@@ -48,6 +49,10 @@ _NEWLINE: Final = 10
 _MISSING: Final = re.compile(
     r"(?:Object missing required field `(.*?)`|Expected `[^`]*`, got `null`)(?: - at `\$\.?(.*?)`)?$"
 )
+_ARRAY: Final = "Expected `object`, got `array`"
+_NUMBER: Final = re.compile(r"Expected `datetime(?: \| null)?`, got `(?:int|float)` - at `\$\.([^`]*)`$")
+_NEAR: Final = 0.7
+"""How like each other names must be."""
 _TRUNCATED: Final = "Input data was truncated"
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _FINER: Final = r"(:[0-9]{2}\.[0-9]{6})[0-9]+"
@@ -373,8 +378,35 @@ def _reason(error: Exception, value: bytes) -> str:
         return _malformed(error, value)
     missing = _MISSING.match(str(error))
     if missing is not None:
-        return f"{'.'.join(filter(None, missing.group(2, 1)))}: {MISSING}"
+        return f"{'.'.join(filter(None, missing.group(2, 1)))}: {_missed(missing, value)}"
+    if str(error) == _ARRAY:
+        return "the record is a JSON array, or the beginning of one, and each line is to be one object (JSON lines)"
+    number = _NUMBER.match(str(error))
+    if number is not None:
+        return (
+            f"{number[1]}: a number, and the field is a datetime; declare it as int (or float), and if it is the event "
+            f'time, say in which unit: event_time="{number[1]}", time_unit="s" ("ms", "us", "ns")'
+        )
     return str(error) or type(error).__name__
+
+
+def _missed(missing: re.Match[str], value: bytes) -> str:
+    """What to do about a field that a record lacks: its name may be spelled otherwise there."""
+    name, place = missing.group(1), missing.group(2)
+    if name is None or place:
+        return MISSING
+    try:
+        there = cast("dict[str, Any]", json.loads(value))
+    except (ValueError, RecursionError):  # more is wrong behind what msgspec looked at
+        return MISSING
+    alike = {_plain(each): each for each in there}
+    near = alike.get(_plain(name)) or next(iter(difflib.get_close_matches(name, there, n=1, cutoff=_NEAR)), None)
+    return MISSING if near is None else f"missing, and the record has {near!r}; call the field so, if that is meant"
+
+
+def _plain(name: str) -> str:
+    """A name without what spellings differ in: "delay_min", "delayMin", "Delay-Min"."""
+    return re.sub(r"[\W_]", "", name).lower()
 
 
 def _malformed(error: Exception, value: bytes) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from penstock.errors import PipelineError
 from penstock.functions.windows.definitions import RETRACTED
 from penstock.plan.operation import Operation, UpsertKey
 from penstock.plan.operations.read import Read
@@ -120,6 +121,12 @@ class LogicalPlan:
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)
+
+    if not TYPE_CHECKING:
+
+        def __call__(self) -> NoReturn:
+            """Others have a method `plan()`."""
+            raise PipelineError("plan: is no method; penstock plan FILE shows what a pipeline becomes")
 
     def add(
         self,

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 import msgspec
 import polars as pl
 
-from penstock.errors import UserCodeError
+from penstock.errors import UserCodeError, nearest
 from penstock.state.backend import ABSENT, FrozenTable, Table
 from penstock.state.batch_keys import BatchKeys, ValueColumn
 from penstock.state.codec import ValueCodec
@@ -78,10 +78,24 @@ class Binding:
         return None if self.ttl_us is None else self.now_us() + self.ttl_us
 
 
+_CALLED_ELSEWHERE: Final = {"value": "get", "update": "set", "put": "set", "append": "add"}
+"""What Flink and Python call methods of states."""
+
+
 class BoundState:
     """The side of a bound state that the backend sees."""
 
     table: Table
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("_") or name == "table":
+                raise AttributeError(name)
+            known = [each for each in dir(State) + list(vars(type(self))) if not each.startswith("_")]
+            meant = _CALLED_ELSEWHERE.get(name)
+            advice = f"did you mean {meant!r}?" if meant in known else nearest(name, sorted(known))
+            raise AttributeError(f"a {type(self).__name__.removeprefix('Bound')} has no {name!r}; {advice}")
 
     def stored(self, frozen: FrozenTable, now_us: int) -> Iterator[StoredRow]:
         """The rows of a frozen table; runs in the background."""

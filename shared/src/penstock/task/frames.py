@@ -37,8 +37,12 @@ class FrameWriter:
             UserCodeError: it is no frame, or a column is missing, too many, of another type, or must not have nulls.
         """
         if not isinstance(frame, pl.DataFrame):
-            advice = "; collect() it" if isinstance(frame, pl.LazyFrame) else ""
-            raise UserCodeError(f"{self.where} gave {type(frame).__name__}, wanted is a polars.DataFrame{advice}")
+            given, advice = type(frame).__name__, ""
+            if isinstance(frame, pl.LazyFrame):
+                advice = "; collect() it"
+            elif type(frame).__module__.startswith("pandas."):
+                given, advice = f"pandas.{given}", "; write polars.from_pandas(frame)"
+            raise UserCodeError(f"{self.where} gave {given}, wanted is a polars.DataFrame{advice}")
         if set(frame.columns) != set(self._schema.names):
             raise self._wrong_names(frame.columns)
         columns = zip(self._schema, self._dtypes, strict=True)

@@ -237,8 +237,11 @@ class RowWriter:
         names = set(self._schema.names)
         for row in rows:
             if row.keys() != names:
-                odd = ", ".join(sorted(map(str, names ^ row.keys())))
-                raise UserCodeError(f"{self._where}: a returned dict has not exactly the columns: {odd}")
+                lacks, more = sorted(names - row.keys()), sorted(map(str, row.keys() - names))
+                parts = [f"lacks {', '.join(lacks)}"] if lacks else []
+                parts += [f"has {', '.join(more)}, which is no column"] if more else []
+                made = "a dict of all columns" if self._row_type is None else f"{self._row_type.__name__}(...)"
+                raise UserCodeError(f"{self._where}: a dict {' and '.join(parts)}; write {made}")
 
 
 def _with_times(columns: list[pl.Series], event_times: Sequence[int] | pl.Series | None) -> pl.DataFrame:

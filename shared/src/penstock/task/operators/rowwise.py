@@ -19,6 +19,7 @@ from penstock.observability.user_frames import place_of
 from penstock.plan.logical import Node
 from penstock.plan.operations.map_batches import MapBatches
 from penstock.plan.operations.map_rows import MapRows
+from penstock.state.declarations import ValueState
 from penstock.task.operator import Operator, Output, PartwiseOperator
 from penstock.task.rows import RowReader, RowWriter
 from penstock.types import Schema, arrow_type, of_arrow
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS_PER_CHUNK: Final = 1_024
+_TO_ARROW: Final = {
+    "polars.DataFrame": "; write frame.to_arrow()",
+    "pandas.DataFrame": "; write pyarrow.Table.from_pandas(frame, preserve_index=False)",
+}
 
 
 def chunks_of(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
@@ -38,7 +43,21 @@ def chunks_of(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
 
 def raised(where: str, row: object, error: Exception) -> UserCodeError:
     """The error for a function that raised on a row; the caller chains the cause."""
-    return UserCodeError(f"{where} raised {described(error)}; row: {shown(row)}")
+    return UserCodeError(f"{where} raised {described(error)}{_of_state(error)}; row: {shown(row)}")
+
+
+def _of_state(error: Exception) -> str:
+    """What to write where a method took the None of a state that has nothing of a key for a value."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or type(error) not in (TypeError, AttributeError) or "NoneType" not in str(error):
+        return ""
+    held = vars(trace.tb_frame.f_locals.get("self", object)).items()
+    named = [name for name, each in held if isinstance(each, ValueState) and name in trace.tb_frame.f_code.co_names]
+    if not named or "get" not in trace.tb_frame.f_code.co_names:
+        return ""
+    return f" (self.{named[0]}.get() is None for a key of which nothing was set; say what to begin with, as in .get(0))"
 
 
 def written(
@@ -178,7 +197,9 @@ class MapBatchesOperator(Operator):
         if isinstance(returned, pa.RecordBatch):
             returned = pa.Table.from_batches([returned])
         if not isinstance(returned, pa.Table):
-            raise UserCodeError(f"{self._where} must return a pyarrow.RecordBatch, got {type(returned).__name__}")
+            kind = type(returned)
+            advice = _TO_ARROW.get(f"{kind.__module__.partition('.')[0]}.{kind.__name__}", "")
+            raise UserCodeError(f"{self._where} must return a pyarrow.RecordBatch, got {kind.__name__}{advice}")
         expected = self._output.arrow()
         if list(returned.column_names) != list(expected.names):
             raise UserCodeError(
