@@ -53,7 +53,7 @@ def _of_state(error: Exception) -> str:
         trace = trace.tb_next
     if trace is None or type(error) not in (TypeError, AttributeError) or "NoneType" not in str(error):
         return ""
-    held = vars(trace.tb_frame.f_locals.get("self", object)).items()
+    held = getattr(trace.tb_frame.f_locals.get("self"), "__dict__", {}).items()
     named = [name for name, each in held if isinstance(each, ValueState) and name in trace.tb_frame.f_code.co_names]
     if not named or "get" not in trace.tb_frame.f_code.co_names:
         return ""
