@@ -11,16 +11,19 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import pytest
 import redis as redis_client
+from tests.integration.embedded_runs import finish, rows
 from tests.integration.sink_rows import joined
 
 from penstock import DecimalType, Pipeline, PipelineError
 from penstock.connectors import http, iterables, redis
-from penstock.errors import BadRecordError, ExternalError
+from penstock.errors import BadRecordError, ExternalError, PenstockError
+from penstock.loading import load_pipeline
 from penstock.settings import Secret
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -147,6 +150,47 @@ def test_all_types_in_redis(hashes: Hashes) -> None:
     given = {name: value if isinstance(value, str) else json.dumps(value) for name, value in JSON.items()}
     hashes.set("1:x", **{**given, "data": b"\x00\xff"})
     assert met(hashes.lookup("{id}:{name}", Everything)) == ALL
+
+
+def test_strings_of_redis(hashes: Hashes) -> None:
+    """A string is the one column that is not in the key, or an object of all of them."""
+    hashes.client.set(f"{hashes.prefix}:1", "one")
+    assert joined(hashes.lookup(structure="string"), Key(1, ""), Key(2, ""), how="left") == [
+        (1, "", "one"),
+        (2, "", None),
+    ]
+    hashes.client.set(f"{hashes.prefix}:1:x", json.dumps({**JSON, "id": 7, "more": [1]}))
+    assert met(hashes.lookup("{id}:{name}", Everything, structure="string")) == ALL
+    hashes.client.set(f"{hashes.prefix}:1:x", "no object")
+    with pytest.raises(PenstockError, match=r"id=1, name='x' is none of the schema: .* it is b'no object'"):
+        met(hashes.lookup("{id}:{name}", Everything, structure="string"))
+
+
+@pytest.mark.parametrize("command", ["HGET", "get"])
+def test_redis_in_sql(hashes: Hashes, command: str, tmp_path: Path) -> None:
+    """What is of the key is there without being held, and a row is, though none of its columns is shown."""
+    if command == "get":
+        hashes.client.set(f"{hashes.prefix}:1", '{"label": "one", "size": 5}')
+    else:
+        hashes.set("1", label="one", size="5")
+    place, of_file = urlsplit(hashes.url), "WITH ('connector' = 'filesystem', 'format' = 'json', 'path' ="
+    said = {"host": place.hostname, "port": place.port, "username": place.username, "password": place.password}
+    address = "".join(f", '{name}' = '{value}'" for name, value in said.items() if value)
+    names = "names FOR SYSTEM_TIME AS OF PROCTIME() AS n ON i.id = n.id"
+    (tmp_path / "ids.jsonl").write_text('{"id": 1}\n{"id": 2}\n')
+    (tmp_path / "names.sql").write_text(f"""
+        CREATE TABLE names (id BIGINT, label STRING, size INT) WITH ('connector' = 'redis'{address},
+            'key' = '{hashes.prefix}:{{id}}', 'command' = '{command}', 'lookup.cache' = 'PARTIAL',
+            'lookup.partial-cache.max-rows' = '10', 'lookup.partial-cache.expire-after-write' = '1 min');
+        CREATE TABLE ids (id BIGINT) {of_file} '{tmp_path}/ids.jsonl');
+        CREATE TABLE rows_met (id BIGINT, other BIGINT, size INT, label STRING) {of_file} '{tmp_path}/met');
+        CREATE TABLE there (id BIGINT) {of_file} '{tmp_path}/there');
+        INSERT INTO rows_met SELECT i.id, n.id, size, label FROM ids AS i LEFT JOIN {names};
+        INSERT INTO there SELECT i.id FROM ids AS i JOIN {names};
+    """)
+    finish(load_pipeline(str(tmp_path / "names.sql"), {}), tmp_path / "state")
+    assert [[*row.values()] for row in rows(tmp_path / "met")] == [[1, 1, 5, "one"], [2, None, None, None]]
+    assert rows(tmp_path / "there") == [{"id": 1}]
 
 
 def test_many_hashes(hashes: Hashes) -> None:

@@ -394,6 +394,33 @@ def test_a_table_cannot_be_asked_like_this(query: str, reason: str) -> None:
         Program.of(SqlText(ASKED + text)).add_to(LogicalPlan("job"))
 
 
+@pytest.mark.parametrize(
+    ("options", "on", "reason"),
+    [
+        ("'host' = 'h', 'url' = 'redis://h', 'key' = '{id}'", "id", "'redis' takes its address as 'host', with 'port'"),
+        ("'port' = '1', 'key' = '{id}'", "id", "'redis' takes its address as 'host', with 'port'"),
+        ("'host' = 'h', 'username' = 'u', 'key' = '{id}'", "id", "'username' of 'redis' needs 'password'"),
+        ("'hst' = 'h', 'key' = '{id}'", "id", "'redis' has no setting 'hst'; did you mean 'host'?"),
+        ("'host' = 'h'", "id", "'redis' needs 'key'; write it into WITH"),
+        (
+            "'host' = 'h', 'key' = '{id}', 'command' = 'set'",
+            "id",
+            "'command' is 'get', 'hget', 'hgetall' or 'hmget', not 'set'",
+        ),
+        ("'host' = 'h', 'key' = '{id}'", "size", "each key column has to be in it"),
+        ("'host' = 'h', 'key' = '{id}'", "", "'redis' is for JOIN limits FOR SYSTEM_TIME AS OF"),
+    ],
+)
+def test_redis_cannot_be_asked_like_this(options: str, on: str, reason: str) -> None:
+    """Its address is said once, and a row is named by what ON has."""
+    text = (
+        f"CREATE TABLE limits (id BIGINT, size BIGINT) WITH ('connector' = 'redis', {options}); SELECT s.id, size FROM "
+    )
+    text += f"sales AS s JOIN limits FOR SYSTEM_TIME AS OF s.proc AS l ON s.id = l.{on}" if on else "limits"
+    with pytest.raises(SqlError, match=re.escape(reason)):
+        Program.of(SqlText(ASKED + text)).add_to(LogicalPlan("job"))
+
+
 HOUR, DAY = 3_600_000_000, 86_400_000_000
 
 

@@ -198,6 +198,8 @@ class Catalogue:
     """Python functions by their name in upper case."""
 
     _read: dict[tuple[str, tuple[Hint, ...]], Relation] = field(default_factory=dict)  # pyright: ignore
+    lookups: list[tuple[str, Lookup[Any]]] = field(default_factory=list[tuple[str, "Lookup[Any]"]])
+    """What the declared tables that are asked for rows are asked by, with the name of the table."""
 
     def of_row(self, name: str) -> PythonFunction | None:
         """The Python function of a row that has that name, if any."""
@@ -229,10 +231,10 @@ class Catalogue:
             key = (meant, part.hints)
             kind = connector_of(self.tables[meant].settings(part.hints))
             if kind.source is None and self.tables[meant].source is None:
-                what = "is for INSERT INTO"
+                uses = ["for INSERT INTO"] if kind.sink is not None else []
                 if kind.lookup is not None:
-                    what += f", and for JOIN {meant} FOR SYSTEM_TIME AS OF a column that is PROCTIME()"
-                raise binder.context.error(part, f"{meant} cannot be read: '{kind.name}' {what}")
+                    uses.append(f"for JOIN {meant} FOR SYSTEM_TIME AS OF a column that is PROCTIME()")
+                raise binder.context.error(part, f"{meant} cannot be read: '{kind.name}' is {', and '.join(uses)}")
             if key not in self._read:
                 self._read[key] = self.tables[meant].relation(part.hints)
             return self._read[key]
@@ -252,7 +254,11 @@ class Catalogue:
         if meant is None or self.tables[meant].source is not None:
             return None
         kind = connector_of(self.tables[meant].settings(part.hints))
-        return self.tables[meant].lookup(part.hints) if kind.source is None and kind.lookup is not None else None
+        if kind.source is not None or kind.lookup is None:
+            return None
+        found = self.tables[meant].lookup(part.hints)
+        self.lookups.append((meant, found))
+        return found
 
     def _view(self, binder: Binder, part: TableName, view: View) -> Relation:
         name = view.statement.name

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from penstock.expressions import Expr
 
 _LIST: Final = ";"
+_PLACE: Final = ("host", "port", "database", "username", "password")
+"""What 'redis' may say instead of 'url'."""
 _TRUTHS: Final = {"true": True, "false": False}
 
 
@@ -81,10 +83,13 @@ _KAFKA_VALUES: Final[dict[tuple[str, str], Any]] = {
     ("format", "avro-confluent"): "avro", ("format", "debezium-json"): "debezium",
 }  # fmt: skip
 
-_POSTGRES: Final = {
-    "table-name": "table", "lookup.partial-cache.expire-after-write": "cache_ttl",
-    "lookup.partial-cache.max-rows": "cache_keys", "lookup.max-retries": "retries",
+_LOOKUP: Final = {
+    "lookup.partial-cache.expire-after-write": "cache_ttl", "lookup.partial-cache.max-rows": "cache_keys",
+    "lookup.max-retries": "retries",
 }  # fmt: skip
+_POSTGRES: Final = {"table-name": "table", **_LOOKUP}
+_COMMANDS: Final = {"get": "string", "hget": "hash", "hgetall": "hash", "hmget": "hash"}
+"""How rows are asked for in Redis, as Flink's community connectors have it, and what holds them then."""
 _OF_KAFKA: Final = frozenset({"properties.group.id", "sink.transactional-id-prefix"})
 _FROM_THE_BEGINNING: Final = frozenset({("scan.startup.mode", "earliest-offset")})
 
@@ -114,6 +119,12 @@ CONNECTORS: Final[dict[str, Connector]] = {
         ),
         Connector(
             "sqlite", "sqlite:Source", "sqlite:Sink", aliases={"table-name": "table"}, sink_key="key",
+        ),
+        Connector(
+            "redis", None, None, aliases={"command": "structure", **_LOOKUP},
+            values={("structure", spelled): structure for command, structure in _COMMANDS.items()
+                    for spelled in (command, command.upper())},
+            ignored=frozenset({"lookup.cache"}), lookup="redis:Lookup",
         ),
         Connector("print", None, "console:Sink", aliases={"print-identifier": "label"}),
     )
@@ -221,7 +232,7 @@ def _arguments(name: str, connector: Connector, made: type[Any], table: TableSet
     for other in (connector.source, connector.sink, connector.lookup):
         elsewhere.update({} if other is None else _hints(_imported(other)))
     found: dict[str, Any] = {}
-    for key, value in _as_url(connector, table.settings).items():
+    for key, value in _as_url(name, connector, table.settings).items():
         if key == "connector" or key in connector.ignored or (key, value) in connector.as_always:
             continue
         if only := [each for name, each in connector.as_always if name == key]:
@@ -239,9 +250,13 @@ def _arguments(name: str, connector: Connector, made: type[Any], table: TableSet
                 *(each for each, meant in connector.aliases.items() if meant in both),
                 *(each.replace("_", "-") for each in both),
                 *connector.ignored,
+                *(_PLACE if connector.name == "redis" else ()),
             ]
             raise PipelineError(f"{name}: '{connector.name}' has no setting {key!r}; {nearest(key, known)}")
         given = connector.values.get((argument, value), value)
+        if key == "command" and given is value:
+            *some, last = map(repr, _COMMANDS)
+            raise PipelineError(f"{name}: 'command' is {', '.join(some)} or {last}, not {value!r}")
         found[argument] = given if given is not value else _converted(name, key, value, hints[argument])
     _check_required(name, connector, made, found)
     return found
@@ -261,15 +276,33 @@ def _check_required(name: str, connector: Connector, made: type[Any], found: Map
             raise PipelineError(f"{name}: '{connector.name}' needs {key!r}; write it into WITH")
 
 
-def _as_url(connector: Connector, settings: Mapping[str, str]) -> Mapping[str, str]:
-    """One address of what JDBC has in several settings: `jdbc:postgresql://...`, `username` and `password`."""
+def _as_url(name: str, connector: Connector, settings: Mapping[str, str]) -> Mapping[str, str]:
+    """One address of what is said in several settings: of JDBC `jdbc:postgresql://...`, `username` and `password`, and of
+    Redis `host` and its like."""
     url = settings.get("url", "")
+    if connector.name == "redis" and any(each in settings for each in _PLACE):
+        return _of_redis(name, settings)
     if connector.name != "jdbc" or not url.startswith("jdbc:"):
         return settings
     found = {key: value for key, value in settings.items() if key not in ("username", "password")}
     scheme, separator, place = url.removeprefix("jdbc:").partition("://")
     login = ":".join(quote(settings[each], safe="") for each in ("username", "password") if each in settings)
     return {**found, "url": f"{scheme}{separator}{login}{'@' if login else ''}{place}"}
+
+
+def _of_redis(name: str, settings: Mapping[str, str]) -> Mapping[str, str]:
+    found = {key: value for key, value in settings.items() if key not in _PLACE}
+    said = {key: quote(settings[key], safe=":[]" if key == "host" else "") for key in _PLACE if key in settings}
+    if "url" in settings or "host" not in said:
+        raise PipelineError(
+            f"{name}: 'redis' takes its address as 'host', with 'port', 'database', 'username' and 'password' where they "
+            "are needed, or as 'url'; give one of both"
+        )
+    login = f"{said.get('username', '')}:{said['password']}@" if "password" in said else ""
+    if "username" in said and not login:
+        raise PipelineError(f"{name}: 'username' of 'redis' needs 'password'; write it into WITH")
+    place = f"{said['host']}:{said.get('port', '6379')}/{said.get('database', '0')}"
+    return {**found, "url": f"redis://{login}{place}"}
 
 
 def _hints(made: type[Any]) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from penstock.connectors import collecting, iterables
 from penstock.connectors.base import ChangeSource
 from penstock.connectors.change_rows import with_changes
 from penstock.connectors.keyed_rows import RETRACTED
-from penstock.errors import BadRecordError, PipelineError, nearest
-from penstock.plan.logical import LogicalPlan
+from penstock.errors import BadRecordError, nearest
+from penstock.plan.logical import LogicalPlan, Node
 from penstock.plan.operations.lookup_join import LookupJoin
 from penstock.plan.operations.write import Write
 from penstock.sql.answers import Answer
@@ -40,9 +40,10 @@ from penstock.sql.testing.changes import Log
 from penstock.sql.testing.comparing import Found, wants_changes, with_kinds
 from penstock.sql.testing.files import Check, SqlTest
 from penstock.sql.testing.given import GivenTable
+from penstock.sql.testing.lookups import GivenLookup
 from penstock.sql.testing.tables import TextTable
 from penstock.sql.text import SqlText
-from penstock.testing.feeds import Collected, Feed, elapse
+from penstock.testing.feeds import Feed, elapse
 from penstock.testing.pipelines import run_plan
 from penstock.types import Schema
 
@@ -97,7 +98,8 @@ class ProgramUnderTest:
             known = nearest(part.table.parts[-1], tables)
             raise self._text.error(part.table.span, f"there is no table {str(part.table)!r}; {known}")
         filled = {table for table, _ in self._session.filled}
-        read = {table for table, _ in self._session.catalogue.reads()}
+        catalogue = self._session.catalogue
+        read = {table for table, _ in (*catalogue.reads(), *catalogue.lookups)}
         if name in filled and name not in read:
             raise self._text.error(
                 part.table.span,
@@ -123,11 +125,26 @@ class ProgramUnderTest:
         of_all = ((given.table, row) for given in self._given for row in given.rows)
         return _one_by_one(row if name == table else None for name, row in of_all)
 
+    def _answering(self, plan: LogicalPlan, *catalogues: Catalogue) -> LogicalPlan:
+        """The plan, in which tables that are asked for rows answer from those that are given."""
+        tables = {id(lookup): catalogue.tables[name] for catalogue in catalogues for name, lookup in catalogue.lookups}
+        copies: dict[str, Node] = {}
+        for node in plan:
+            operation = node.operation
+            if isinstance(operation, LookupJoin):
+                table = tables[id(operation.lookup)]
+                rows = [row for given in self._given if given.table == table.statement.name for row in given.rows]
+                lookup = GivenLookup(operation.lookup, rows, table.settings().key)
+                operation = replace(operation, lookup=lookup)
+            copies[node.id] = replace(node, operation=operation, inputs=tuple(copies[each.id] for each in node.inputs))
+        return replace(plan, nodes=list(copies.values()))
+
     def _filled(self) -> Mapping[str, list[_Written]]:
         """What the program has written, by table, of the rows that are given so far."""
         number = len(self._given)
         if number not in self._written:
-            sinks = _run(self._session.plan, self._feeds(self._session.catalogue))
+            catalogue = self._session.catalogue
+            sinks = run_plan(self._answering(self._session.plan, catalogue), self._feeds(catalogue))
             found: dict[str, list[_Written]] = {}
             for name, node in self._session.filled:
                 assert isinstance(node.operation, Write)
@@ -179,25 +196,10 @@ class ProgramUnderTest:
         whole = plan.ending_in(answer.rows.node, Write(collecting.Sink()))
         made = {each.operator_id for each in whole}
         feeds = {key: feed for key, feed in self._feeds(inner, outer).items() if key in made}
-        (rows,) = _run(whole, feeds).values()
+        (rows,) = run_plan(self._answering(whole, inner, outer), feeds).values()
         log = Log.of(answer.rows.node, rows)
         changes = table is not None and wants_changes(table, [name for name, _ in answer.columns])
         return _changes(answer, log) if changes else _final(answer, log)
-
-
-def _run(plan: LogicalPlan, feeds: Mapping[str, Feed]) -> Collected:
-    """What the sinks of a plan get.
-
-    Raises:
-        PipelineError: the plan asks another system for rows, which a test cannot give.
-    """
-    for node in plan:
-        if isinstance(node.operation, LookupJoin):
-            raise PipelineError(
-                f"a test reads nothing outside, and the program asks {node.operation.lookup.name} for rows by FOR "
-                "SYSTEM_TIME AS OF, which a test cannot give; test the statements without that join"
-            )
-    return run_plan(plan, feeds)
 
 
 def _one_by_one(rows: Iterable[Any | None]) -> list[Any]:

@@ -71,9 +71,12 @@ class GivenTable:
         names = self._names(part, source)
         return [self._row(row, names, source) for row in body.rows]
 
-    def _source(self, part: Insert) -> Source[Any]:
+    def _source(self, part: Insert) -> Source[Any] | None:
+        """What reads the table; None if it is asked for rows by their key."""
         name = self.table.statement.name
         kind = connector_of(self._settings)
+        if kind.source is None and kind.lookup is not None:
+            return None
         if kind.source is None:
             raise self.context.error(
                 part.table,
@@ -98,7 +101,7 @@ class GivenTable:
         types = {each.name: each for each in self._settings.schema}
         return {each.name: types[each.name] for each in self.table.statement.columns if each.computed is None}
 
-    def _names(self, part: Insert, source: Source[Any]) -> list[str]:
+    def _names(self, part: Insert, source: Source[Any] | None) -> list[str]:
         known = [*self._columns]
         if not part.columns:
             return known
@@ -122,7 +125,7 @@ class GivenTable:
             return f"{name} is computed; leave it out"
         return f"{name} is no column of {self.table.statement.name}; {nearest(str(name), known)}"
 
-    def _row(self, parts: Sequence[Part], names: Sequence[str], source: Source[Any]) -> dict[str, Any]:
+    def _row(self, parts: Sequence[Part], names: Sequence[str], source: Source[Any] | None) -> dict[str, Any]:
         span = parts[0].span.to(parts[-1].span)
         if len(parts) != len(names):
             raise self.context.error(
@@ -136,7 +139,7 @@ class GivenTable:
                 row[name] = self._value(part, columns[name])
             else:
                 retracted = self._kind(part) in ("-U", "-D")
-        nullable = source.schema if retracted else self._settings.schema
+        nullable = source.schema if retracted and source is not None else self._settings.schema
         for each in nullable:
             if each.name in columns and not each.nullable and row.get(each.name) is None:
                 place = parts[names.index(each.name)].span if each.name in names else span
