@@ -5,6 +5,7 @@ What other pages hold in blocks is checked by `tests/unit/docs`.
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -152,4 +153,5 @@ def test_the_first_pipeline_gives_a_line_per_airport_and_day(tmp_path: Path) -> 
     rows = command.rows("out/my-departures")
     assert len(rows) == 6_901
     assert sum(row["flights"] for row in rows) == 20_000
-    assert rows[0].keys() == {"origin", "window_start", "window_end", "flights", "mean_delay_min"}
+    [shown] = [text for kind, text in blocks("README.md") if kind == "text"]
+    assert all(json.loads(line) in rows for line in shown.splitlines())
