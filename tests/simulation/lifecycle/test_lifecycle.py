@@ -13,7 +13,8 @@ from tests.simulation.lifecycle.mutants import MUTANTS
 from tests.simulation.lifecycle.world import BrokenInvariantError
 
 pytestmark = pytest.mark.simulation
-SEEDS = range(70)
+SEEDS = (*range(50), 66)
+"""The last one has what is rare: a job that starts from a savepoint that somebody has named."""
 REACHED = {
     "CANCELED", "FAILED", "STOPPED", "conflict", "died", "dispose", "edit elsewhere", "edit nonce", "edit suspend",
     "halted", "named", "released", "rescale", "rolled back", "runs", "savepoint", "stateless", "stop",

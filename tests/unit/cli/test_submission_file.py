@@ -69,6 +69,7 @@ def test_the_file_holds_what_a_dispatcher_takes(pipeline: Path, tmp_path: Path) 
     [
         (["--write", "no/such/place"], "cannot be written"),
         (["--write", "job.penstock", "--from-savepoint", "other"], "leave --from-savepoint out"),
+        (["--write", "job.penstock", "--job-id", "ab" * 16], "leave --job-id out"),
         (["--write", "job.penstock", "--engine", "spark"], "--write"),
     ],
 )

@@ -35,10 +35,11 @@ from penstock_operator.resources import (
 )
 from penstock_operator.savepoints import SavepointSeen, decide_savepoint
 from penstock_operator.submitting import (
-    OWNER_LABEL,
     content_of,
     copy_name,
     copy_of,
+    is_owned,
+    label_of,
     state_of,
     submitter,
     submitter_name,
@@ -238,8 +239,8 @@ class Controller:
         namespace, name = read["metadata"]["namespace"], read["metadata"]["name"]
         versions = [one.version for one in (status.deployed, status.starting, status.last_stable) if one is not None]
         needed = {copy_name(name, version.content) for version in versions if version.content}
-        for found in await self._api.config_maps(namespace, (OWNER_LABEL, name)):
-            if found["metadata"]["name"] not in needed:
+        for found in await self._api.config_maps(namespace, label_of(read)):
+            if is_owned(found, read) and found["metadata"]["name"] not in needed:
                 await self._api.delete_config_map(namespace, found["metadata"]["name"])
 
     # -- savepoints -----------------------------------------------------------------------------------------------------

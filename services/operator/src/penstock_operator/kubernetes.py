@@ -91,9 +91,9 @@ class KubernetesApi:
         """A ConfigMap."""
         return await _found(self._client.get(_CONFIG_MAP, name, namespace=namespace))
 
-    async def config_maps(self, namespace: str, label: tuple[str, str]) -> list[Document]:
-        """Those with a label."""
-        return await _listed(self._client.list(_CONFIG_MAP, namespace=namespace, labels={label[0]: label[1]}))
+    async def config_maps(self, namespace: str, labels: dict[str, str]) -> list[Document]:
+        """Those with these labels."""
+        return await _listed(self._client.list(_CONFIG_MAP, namespace=namespace, labels=labels))
 
     async def make_config_map(self, document: Document, namespace: str) -> None:
         """Make one; nothing happens if there is one of that name."""

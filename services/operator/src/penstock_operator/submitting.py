@@ -21,17 +21,18 @@ KEPT_S: Final = 86_400
 """How long Kubernetes keeps a Job that has ended, for its pod's log."""
 RETRIES: Final = 2
 _NAME: Final = 40
+_LABEL: Final = 63
 _FOLDER: Final = "/pipeline"
 
 
 def submitter_name(name: str, job: str) -> str:
     """The Job that submits the job of this id."""
-    return f"{name[:_NAME]}-{job[:16]}"
+    return f"{name[:_NAME].rstrip('-.')}-{job[:16]}"
 
 
 def copy_name(name: str, content: str) -> str:
     """The copy of a ConfigMap with this content."""
-    return f"{name[:_NAME]}-source-{content[:12]}"
+    return f"{name[:_NAME].rstrip('-.')}-source-{content[:12]}"
 
 
 def content_of(config_map: Document) -> str:
@@ -51,7 +52,7 @@ def submitter(owner: Document, cluster: ClusterSpec, deployed: Deployed, *, susp
     """The Job that submits a job of the resource `owner`; `suspended`: one that never does."""
     name = submitter_name(owner["metadata"]["name"], deployed.job)
     pod = {
-        "metadata": {"labels": {OWNER_LABEL: owner["metadata"]["name"], "app.kubernetes.io/name": "penstock-submit"}},
+        "metadata": {"labels": {**label_of(owner), "app.kubernetes.io/name": "penstock-submit"}},
         "spec": _pod(owner, cluster, deployed),
     }
     spec = {"backoffLimit": RETRIES, "ttlSecondsAfterFinished": KEPT_S, "suspend": suspended, "template": pod}
@@ -63,7 +64,18 @@ def _metadata(owner: Document, name: str) -> Document:
         "apiVersion": f"{GROUP}/{VERSION}", "kind": owner["kind"], "name": owner["metadata"]["name"],
         "uid": owner["metadata"]["uid"], "controller": True,
     }  # fmt: skip
-    return {"name": name, "labels": {OWNER_LABEL: owner["metadata"]["name"]}, "ownerReferences": [reference]}
+    return {"name": name, "labels": label_of(owner), "ownerReferences": [reference]}
+
+
+def label_of(owner: Document) -> dict[str, str]:
+    """What is made for a resource has its name as a label, as far as a label's value is long."""
+    return {OWNER_LABEL: owner["metadata"]["name"][:_LABEL].rstrip("-.")}
+
+
+def is_owned(found: Document, owner: Document) -> bool:
+    """Whether it was made for this very resource."""
+    owners = found["metadata"].get("ownerReferences") or []
+    return any(one["uid"] == owner["metadata"]["uid"] for one in owners)
 
 
 def _pod(owner: Document, cluster: ClusterSpec, deployed: Deployed) -> Document:

@@ -70,6 +70,8 @@ def submit_command(command: SubmitStream) -> int:
         raise UsageError(
             "--write: what the job starts from is chosen where the file is submitted; leave --from-savepoint out"
         )
+    if command.job_id:
+        raise UsageError("--write: every submission of the file is a job of its own; leave --job-id out")
     prepared, _ = _prepared(command, console)
     write_submission(Path(command.write), prepared)
     return 0
