@@ -6,7 +6,7 @@ from tests.simulation.determinate.world import Task
 from tests.simulation.mutating import Mutant, Patch, begins, called, condition, returned, statement, value
 
 from penstock.protocol.determinate import Determinate, DeterminateSource, DeterminateSubtask
-from penstock.protocol.restore_points import RestorePoints
+from penstock.protocol.restore_points import RestorePoint, RestorePoints
 from penstock.protocol.split_publishing import SplitPublisherMachine
 from penstock.protocol.units import UnitGate, UnitLedger
 
@@ -75,8 +75,12 @@ _ALL: tuple[tuple[str, tuple[Patch, ...]], ...] = (
         Patch(Determinate, "stored", begins("if (checkpoint, nonce, aligned) not in self._pending:\n    return []")),
     )),
     ("an_older_snapshot_takes_the_place_of_a_newer", (
-        Patch(RestorePoints, "complete", condition("number", ">=", becomes="True")),
+        Patch(RestorePoint, "follows", begins("return True")),
     )),
+    ("a_snapshot_of_older_decisions_takes_the_place_of_another", (
+        Patch(RestorePoint, "follows", condition("decided", ">=", becomes="True")),
+    )),
+    ("credit_begins_anew", (Patch(DeterminateSubtask, "_place", value("credited", becomes="{}")),)),
     ("what_the_newest_incarnation_reads_is_trimmed", (
         Patch(RestorePoints, "trim", returned("_newest", becomes="return self.of(subtask).needs")),
         Patch(RestorePoints, "trim_decisions", called("min", "newest", "of", becomes="self.of(subtask).decided")),
@@ -105,7 +109,7 @@ KILLING = {
     "a_barrier_is_obeyed_twice": 43,
     "a_newer_barrier_waits_for_an_older_one": 10,
     "a_barrier_holds_nothing_back": 6,
-    "what_is_held_back_is_not_in_the_snapshot": 65,
+    "what_is_held_back_is_not_in_the_snapshot": 68,
     "units_without_a_batch_are_not_in_the_snapshot": 6,
     "open_parts_are_not_in_the_snapshot": 6,
     "parts_of_two_incarnations_make_a_unit": 4,
@@ -117,10 +121,12 @@ KILLING = {
     "a_snapshot_while_a_batch_is_processed": 6,
     "a_snapshot_behind_a_barrier_that_stops": 37,
     "what_comes_behind_a_barrier_that_stops_is_processed": 0,
-    "a_snapshot_is_acknowledged_before_the_marks": 23,
+    "a_snapshot_is_acknowledged_before_the_marks": 46,
     "a_snapshot_is_acknowledged_before_the_log_has_what_was_sent": 54,
     "a_snapshot_is_acknowledged_before_it_is_durable": 9,
     "an_older_snapshot_takes_the_place_of_a_newer": 47,
+    "a_snapshot_of_older_decisions_takes_the_place_of_another": 13943,
+    "credit_begins_anew": 15502,
     "what_the_newest_incarnation_reads_is_trimmed": 10,
     "any_incarnation_says_what_is_needed": 103,
     "the_mark_is_not_read_behind_the_fence": 0,

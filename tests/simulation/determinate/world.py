@@ -487,8 +487,9 @@ class Worker:
                 self.world.kernel.after(self.world.kernel.short(1, 30), self.world.leader.reads, *report)
                 for command, snapshot in task.acknowledged[-8:]:
                     task.tell(command, snapshot)
-                for channel, number in task.reported.items():
-                    task.report(channel, number)
+                if isinstance(task.machine, d.DeterminateSubtask):
+                    for channel, number in task.machine.credited.items():
+                        task.report(channel, number)
 
     def tick(self) -> None:
         """Look whether something is to be decided."""
@@ -519,7 +520,6 @@ class Task:
         """The number of the newest fetch of each split."""
         self.fetched_to: dict[str, int] = {}
         self.snapshots: dict[tuple[int, str, bool], Snapshot] = {}
-        self.reported: dict[Channel, int] = {}
         self.acknowledged: list[tuple[d.AcknowledgeSnapshot, Snapshot]] = []
         world, (generation, vertex, index) = self.world, id_
         vertices = world.vertices()
@@ -702,7 +702,6 @@ class Task:
             self.obey(self.machine.processed(self.dealt(out)))
         if isinstance(batch, d.Batch):
             for unit in batch.units:
-                self.reported[unit.channel] = unit.number
                 self.report(unit.channel, unit.number)
         elif batch.rows is not None and not batch.rests and batch.rows.end == self.fetched_to[batch.rows.split]:
             self.fetch(batch.rows.split, batch.rows.end)

@@ -161,7 +161,8 @@ class Determinate(ABC):
         self._decisions: deque[tuple[int, AnyDecision]] = deque()
         self._steps: deque[Batch | SourceBatch | AlignedBarrier] = deque()
         """What follows from the decisions that were obeyed: batches, and barriers between them."""
-        self._busy = False
+        self._doing: Batch | SourceBatch | None = None
+        """What the operators are at."""
         self._sent: dict[OutputId, tuple[int, bool]] = {}
         self._markers: deque[tuple[int, str]] = deque()
         self._pending: dict[tuple[int, str, bool], _Pending] = {}
@@ -189,7 +190,7 @@ class Determinate(ABC):
 
     def processed(self, outputs: Mapping[OutputId, Output]) -> list[DeterminateCommand]:
         """The operators have done the batch of the last `Process`."""
-        self._busy = False
+        self._doing = None
         commands: list[DeterminateCommand] = []
         for output in self._ledger.outputs:
             commands += self._send(output, outputs.get(output, Output()))
@@ -220,7 +221,8 @@ class Determinate(ABC):
     @property
     def caught_up(self) -> bool:
         """Whether the subtask has come to where the decision log ended when it began, and has nothing left to obey."""
-        return self._read_decisions >= self._caught_up and not (self._decisions or self._steps or self._busy)
+        waits = self._decisions or self._steps or self._doing is not None
+        return self._read_decisions >= self._caught_up and not waits
 
     @abstractmethod
     def _obey(self, decision: AnyDecision) -> list[DeterminateCommand] | None:
@@ -232,7 +234,7 @@ class Determinate(ABC):
 
     def _advance(self) -> list[DeterminateCommand]:
         commands: list[DeterminateCommand] = []
-        while not self._busy:
+        while self._doing is None:
             if self._steps:
                 step = self._steps[0]
                 if isinstance(step, AlignedBarrier):
@@ -240,7 +242,7 @@ class Determinate(ABC):
                 elif self._ledger.blocked():
                     break
                 else:
-                    self._busy = True
+                    self._doing = step
                     self.number += 1
                     self._processed = self.number
                     commands.append(Process(self.number, step))
@@ -332,6 +334,9 @@ class DeterminateSubtask(Determinate):
         self.read = 0
         """The offset of the next record that is to be read."""
         self.watermark = MIN_WATERMARK
+        self.credited: dict[Channel, int] = {}
+        """Per channel the newest unit whose batch is processed, which is reported as credit. Part of the snapshot: a
+        producer that begins anew, from an older place, does not send again what this subtask has processed."""
         self._gate = UnitGate(channels)
         self._progress = {channel: _Channel() for channel in channels}
         self._units: deque[tuple[int, Unit]] = deque()
@@ -354,6 +359,12 @@ class DeterminateSubtask(Determinate):
         if not (self.caught_up and (due or self.read > self.upto)):
             return []
         return self._propose({"": Cut(self._vertex, self.read, max(now, self.time))})
+
+    def processed(self, outputs: Mapping[OutputId, Output]) -> list[DeterminateCommand]:
+        """See `Determinate.processed`."""
+        assert isinstance(self._doing, Batch)
+        self.credited |= {unit.channel: unit.number for unit in self._doing.units}
+        return super().processed(outputs)
 
     def _obey(self, decision: AnyDecision) -> list[DeterminateCommand] | None:
         if not isinstance(decision, Cut):
@@ -418,6 +429,7 @@ class DeterminateSubtask(Determinate):
             "gate": self._gate.snapshot(),
             "units": list(self._units),
             "held": list(self._held),
+            "credited": dict(self.credited),
             "watermark": self.watermark,
             "progress": {
                 channel: (each.watermark, each.idle, each.aligned, each.barrier)
@@ -430,6 +442,7 @@ class DeterminateSubtask(Determinate):
         self.upto, self.read, self.watermark = place["upto"], place["read"], place["watermark"]
         self._gate.restore(place["gate"])
         self._units, self._held = deque(place["units"]), list(place["held"])
+        self.credited = dict(place["credited"])
         for channel, (watermark, idle, aligned, barrier) in place["progress"].items():
             self._progress[channel] = _Channel(watermark=watermark, idle=idle, aligned=aligned, barrier=barrier)
 

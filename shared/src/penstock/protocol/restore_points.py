@@ -25,6 +25,11 @@ class RestorePoint:
     decided: int
     """Likewise of its slot's decision log."""
 
+    def follows(self, other: RestorePoint) -> bool:
+        """Whether it is behind the other in nothing: of two incarnations, one may have made more batches and the other
+        have read further, and what it has read is trimmed."""
+        return self.number >= other.number and self.needs >= other.needs and self.decided >= other.decided
+
 
 START = RestorePoint(0, 0, 0, 0)
 """Of a subtask without a snapshot."""
@@ -69,7 +74,7 @@ class RestorePoints:
     def complete(self, snapshots: Mapping[SubtaskId, RestorePoint]) -> frozenset[SubtaskId]:
         """A checkpoint is complete: the subtasks that begin at their snapshot of it from now on."""
         newer = frozenset(
-            subtask for subtask, point in snapshots.items() if point.number >= self.of(subtask).number
+            subtask for subtask, point in snapshots.items() if point.follows(self.of(subtask))
         )  # fmt: skip
         self._points |= {subtask: snapshots[subtask] for subtask in newer}
         return newer
