@@ -232,13 +232,20 @@ def version_of(spec: JobSpec, content: str) -> JobVersion:
     return JobVersion(content=content, **{name: getattr(spec, name) for name in names})
 
 
+def _remembered(status: JobStatus, seen: Observed) -> Observed:
+    """A job that was seen to have ended has ended, also when the cluster has forgotten it."""
+    if status.deployed is None or seen.job is not None or status.job_state not in ENDED:
+        return seen
+    return replace(seen, job=JobSeen(status.job_state, status.parallelism, reason=status.problem))
+
+
 class _Deciding:
     """One decision."""
 
     def __init__(
         self, spec: JobSpec, status: JobStatus, seen: Observed, now_us: int, uid: str, generation: int, deleting: bool
     ) -> None:
-        self._spec, self._seen, self._now_us, self._uid = spec, seen, now_us, uid
+        self._spec, self._seen, self._now_us, self._uid = spec, _remembered(status, seen), now_us, uid
         self._generation, self._deleting = generation, deleting
         self._wrong = problems_of(spec) or seen.content_problem
         self._before = self._status = status

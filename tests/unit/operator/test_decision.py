@@ -1,0 +1,84 @@
+"""Single decisions; what follows from many of them is in `tests/simulation/lifecycle`."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from penstock_operator.decision import JobSeen, Observed, Submit, decide, problems_of
+from penstock_operator.definitions import KINDS, definition
+from penstock_operator.resources import JobSpec, JobStatus, PeriodicSavepoints, Source, StartPoint
+
+SPEC = JobSpec(cluster="demo", source=Source(file="orders.py"))
+LEFT = StartPoint(manifest="jobs/1/5", checkpoint=5, savepoint=False)
+
+
+def status_of() -> JobStatus:
+    """Of a job that runs since long."""
+    starting = decide(SPEC, JobStatus(), Observed(), 0, uid="u", generation=1).status.starting
+    assert starting is not None
+    return JobStatus(deployed=msgspec.structs.replace(starting, stable=True), nonce=0, counter=1, job_state="RUNNING")
+
+
+@pytest.mark.parametrize("state", ["FINISHED", "FAILED"])
+def test_a_job_that_has_ended_and_was_forgotten_has_ended(state: str) -> None:
+    """It is neither run again nor taken for lost: the cluster keeps a number of ended jobs."""
+    left = LEFT if state == "FAILED" else None
+    seen = Observed(job=JobSeen(state, last_checkpoint=5, left=left, reason="why"))
+    first = decide(SPEC, status_of(), seen, 1, uid="u", generation=1)
+    assert not first.actions
+    again = decide(SPEC, first.status, Observed(), 2, uid="u", generation=1)
+    assert (again.status, again.actions) == (first.status, ())
+
+
+def test_what_a_failed_job_has_left_needs_a_word_where_only_savepoints_are_wanted() -> None:
+    """`upgradeMode: savepoint` does not fall back by itself; `last-checkpoint` does."""
+    seen = Observed(job=JobSeen("FAILED", last_checkpoint=5, left=LEFT))
+    for mode, starts in (("savepoint", False), ("last-checkpoint", True)):
+        spec = msgspec.structs.replace(SPEC, parameters={"day": "2"}, upgrade_mode=mode)
+        decision = decide(spec, status_of(), seen, 1, uid="u", generation=2)
+        submitted = [action.deployed.start for action in decision.actions if isinstance(action, Submit)]
+        assert submitted == ([LEFT] if starts else [])
+        assert decision.status.problem_reason == ("JobFailed" if starts else "StateUnknown")
+
+
+def test_nothing_is_done_for_a_cluster_that_is_not_seen() -> None:
+    """But a resource whose cluster is gone may go."""
+    unseen = Observed(problem="no answer")
+    assert not decide(SPEC, status_of(), unseen, 1, uid="u", generation=1, deleting=True).released
+    gone = Observed(problem="no such cluster", cluster_missing=True)
+    decision = decide(SPEC, status_of(), gone, 1, uid="u", generation=1, deleting=True)
+    assert decision.released
+    assert decision.events[0].warning
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"stable_within": "5"}, "stableWithin"),
+        ({"checkpoint_interval": "10m"}, "stableWithin (5m) must be longer than checkpointInterval (10m)"),
+        ({"restart": "never"}, "there is no strategy 'never'"),
+        ({"savepoints": PeriodicSavepoints(every="often")}, "savepoints.every"),
+    ],
+)
+def test_what_no_schema_checks_is_named(changes: dict[str, object], problem: str) -> None:
+    """In words of the resource."""
+    assert problem in problems_of(msgspec.structs.replace(SPEC, **changes))
+
+
+def test_definitions_are_structural() -> None:
+    """Every node has a type, and what is required is there, as Kubernetes wants it."""
+
+    def check(schema: dict[str, object], where: str) -> None:
+        assert "type" in schema, where
+        properties = schema.get("properties", {})
+        assert isinstance(properties, dict)
+        assert set(schema.get("required", ())) <= properties.keys(), where  # type: ignore[call-overload]
+        for name, inner in properties.items():
+            check(inner, f"{where}.{name}")
+        for key in ("items", "additionalProperties"):
+            if key in schema:
+                check(schema[key], f"{where}[]")  # type: ignore[arg-type]
+
+    for kind in KINDS:
+        check(definition(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"], kind.name)
