@@ -117,7 +117,7 @@ def test_restored_at_other_parallelisms_after_sigkill(penstock: Command) -> None
     """Killed at 2 subtasks, then at 3, ended at 1: the rows are those of an uninterrupted run."""
     penstock.run("run", EXAMPLES / "departures.py", "--dir", "reference")
     expected = by_day(penstock)
-    options = ["run", EXAMPLES / "departures.py", "--param", "rate=4000", "--checkpoint-interval", "50ms"]
+    options = ["run", EXAMPLES / "departures.py", "--param", "rate=500", "--checkpoint-interval", "50ms"]
     for number, parallelism in enumerate((2, 3)):
         process = penstock.start(*options, "--parallelism", parallelism, "--resume" if number else "--fresh")
         before = len(completes(penstock))
