@@ -345,6 +345,7 @@ def test_steps_without_the_record_of_their_job_are_not_done_again(local, tmp_pat
     with pytest.raises(CorruptDataError, match=r"job.json, .* is not there"):
         job.run()
     job.feed("b-", 100, 200)
+    shutil.rmtree(tmp_path / "out")  # a job that begins anew does not write beside the rows of another
     job.run(fresh=True)
     assert [step.number for step in job.done] == [1, 2]
 
