@@ -133,7 +133,7 @@ async def visible(topics) -> int:
 
 async def test_a_driver_killed_at_every_step_doubles_and_loses_nothing(topics, spark, tmp_path):
     """SIGKILL between two transactions of a run on Spark, then at each named step of whoever carries on."""
-    topics.rows, topics.padding = 12_000, 1_000
+    topics.rows, topics.padding = 24_000, 1_000  # transactions for all kills, also where another partition is ahead
     chosen = topics.run_id()
     command = [sys.executable, "-m", "penstock.cli.main", "run", str(FILE), "--engine", "spark", "--master", "local[2]"]
     command += ["--parallelism", "2", "--run-id", chosen, "--conf", "spark.ui.enabled=false"]
