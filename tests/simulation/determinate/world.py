@@ -29,7 +29,7 @@ FAULTS = ("kill", "stop", "subtask", "leader", "quiet", "store", "credit")
 a reason; the store is away; consumers report nothing."""
 TIMER_MS = 40
 WINDOW = 8
-STEPS = 30_000
+STEPS = 50_000
 """More than any history that gets on."""
 
 Id = tuple[int, str, int]
