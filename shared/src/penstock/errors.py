@@ -8,7 +8,7 @@ here; nothing above them catches a foreign type.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final, Literal
 
 Domain = Literal["user", "external", "internal"]
@@ -91,12 +91,18 @@ _MOST_NAMES: Final = 40
 """As many names as a message lists."""
 
 
+def closest(name: str, known: Sequence[str]) -> str | None:
+    """What `name` was probably meant to be; None if nothing is like it."""
+    cutoff = _NEAR_IF_SHORT if len(name) <= _SHORT else _NEAR
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=cutoff)), None)
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """The clause naming what `name` was probably meant to be, for the end of an error message."""
     names = list(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=_NEAR_IF_SHORT if len(name) <= _SHORT else _NEAR)
-    if close:
-        return f"did you mean {close[0]!r}?"
+    close = closest(name, names)
+    if close is not None:
+        return f"did you mean {close!r}?"
     if len(names) > _MOST_NAMES:
         return f"there are {len(names)}: {', '.join(names[:_MOST_NAMES])}, ..."
     return "there are: " + ", ".join(names) if names else "there are none"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -20,18 +19,21 @@ from penstock_operator.clusters import Clusters, MissingError
 from penstock_operator.decision import Action, Ask, Decision, Dispose, Event, Halt, Observed, Submit, decide
 from penstock_operator.definitions import CLUSTER, JOB, SAVEPOINT, Kind
 from penstock_operator.kubernetes import Document, KubernetesApi
-from penstock_operator.looking import answer_to, find_savepoint, look_at_job
+from penstock_operator.looking import NOT_FOUND, answer_to, find_savepoint, look_at_job
 from penstock_operator.metrics import Numbers
 from penstock_operator.resources import (
     FINALIZER,
     ClusterSpec,
     ClusterStatus,
     Condition,
+    ConditionStatus,
     JobSpec,
     JobStatus,
     Resource,
     SavepointSpec,
     SavepointStatus,
+    condition,
+    rfc3339,
 )
 from penstock_operator.savepoints import SavepointSeen, decide_savepoint
 from penstock_operator.submitting import (
@@ -50,7 +52,6 @@ SOON_S: Final = 1.0
 LATER_S: Final = 5.0
 """When another one is, whether or not it changes."""
 AFTER_FAILURE_S: Final = 5.0
-NOT_FOUND: Final = 404
 
 _log = structlog.get_logger("penstock.operator")
 Written = TypeVar("Written", bound=Resource)
@@ -218,7 +219,7 @@ class Controller:
     async def _tell(self, read: Document, event: Event) -> None:
         """As an event of the resource; that it is lost is no reason to do anything again."""
         metadata = read["metadata"]
-        now = datetime.fromtimestamp(self._clock.now_us() / 1e6, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = rfc3339(self._clock.now_us())
         document = {
             "apiVersion": "v1", "kind": "Event", "metadata": {"generateName": f"{metadata['name'][:200]}."},
             "involvedObject": {
@@ -306,8 +307,8 @@ class Controller:
             overview = await client.overview()
             after = _described(before, overview, generation, self._clock.now_us())
         except (ExternalError, RefusedError) as error:
-            condition = _condition(before, "Unknown", "Unreachable", str(error), generation, self._clock.now_us())
-            after = msgspec.structs.replace(before, conditions=(condition,), observed_generation=generation)
+            unknown = _ready(before, "Unknown", "Unreachable", str(error), generation, self._clock.now_us())
+            after = msgspec.structs.replace(before, conditions=(unknown,), observed_generation=generation)
         if after != before:
             await self._write(CLUSTER, read, before, after)
         return LATER_S
@@ -320,19 +321,14 @@ def _described(before: ClusterStatus, overview: Overview, generation: int, now_u
         observed_generation=generation, version=overview.version, leader=overview.leader, slots=overview.slots,
         free_slots=overview.free_slots,
         running_jobs=sum(count for state, count in overview.jobs.items() if state not in ENDED),
-        conditions=(_condition(before, "True" if led else "False", reason, text, generation, now_us),),
+        conditions=(_ready(before, "True" if led else "False", reason, text, generation, now_us),),
     )  # fmt: skip
 
 
-def _condition(before: ClusterStatus, state: Any, reason: str, text: str, generation: int, now_us: int) -> Condition:
-    since = datetime.fromtimestamp(now_us / 1e6, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    known = next(iter(before.conditions), None)
-    if known is not None and known.status == state:
-        since = known.last_transition_time
-    return Condition(
-        type="Ready", status=state, reason=reason, message=text, last_transition_time=since,
-        observed_generation=generation,
-    )  # fmt: skip
+def _ready(
+    before: ClusterStatus, status: ConditionStatus, reason: str, text: str, generation: int, now_us: int
+) -> Condition:
+    return condition(before.conditions, "Ready", status, reason, text, generation, now_us)
 
 
 def _digest(text: str) -> str:

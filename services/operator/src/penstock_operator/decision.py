@@ -17,7 +17,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 import msgspec
@@ -28,6 +27,7 @@ from penstock.errors import PenstockError, UsageError
 from penstock.submission.restart_text import parse_restart
 from penstock_operator.resources import (
     Condition,
+    ConditionStatus,
     Deployed,
     JobSpec,
     JobStatus,
@@ -38,6 +38,7 @@ from penstock_operator.resources import (
     StartPoint,
     Step,
     StepKind,
+    condition,
 )
 
 SECOND_US: Final = 1_000_000
@@ -743,12 +744,5 @@ class _Deciding:
             return True, "Running", ""
         return False, "RolledBack" if runs and self._status.failed else self._status.phase, self._status.problem
 
-    def _condition(self, kind: str, state: Any, reason: str, message: str) -> Condition:
-        known = next((one for one in self._before.conditions if one.type == kind), None)
-        since = datetime.fromtimestamp(self._now_us / SECOND_US, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        if known is not None and known.status == state:
-            since = known.last_transition_time
-        return Condition(
-            type=kind, status=state, reason=reason, message=message, last_transition_time=since,
-            observed_generation=self._generation,
-        )  # fmt: skip
+    def _condition(self, kind: str, state: ConditionStatus, reason: str, message: str) -> Condition:
+        return condition(self._before.conditions, kind, state, reason, message, self._generation, self._now_us)

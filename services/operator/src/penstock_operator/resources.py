@@ -7,6 +7,8 @@ epoch, and their names end in Us; those of conditions are RFC 3339, as Kubernete
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -22,6 +24,7 @@ Name = Annotated[str, msgspec.Meta(min_length=1)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 
+ConditionStatus = Literal["True", "False", "Unknown"]
 UpgradeMode = Literal["stateless", "savepoint", "last-checkpoint"]
 
 
@@ -33,7 +36,7 @@ class Condition(Resource, frozen=True, kw_only=True):
     """One of the conditions that `kubectl wait` waits for."""
 
     type: str
-    status: Literal["True", "False", "Unknown"]
+    status: ConditionStatus
     reason: str
     """A word for programs."""
     message: str = ""
@@ -42,6 +45,25 @@ class Condition(Resource, frozen=True, kw_only=True):
     """When `status` changed, as RFC 3339."""
     observed_generation: int = 0
     """The generation of the spec that this is about."""
+
+
+def rfc3339(at_us: int) -> str:
+    """A time as Kubernetes has it, to the second."""
+    return datetime.fromtimestamp(at_us / 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def condition(
+    before: Sequence[Condition], kind: str, status: ConditionStatus, reason: str, message: str, generation: int,
+    now_us: int,
+) -> Condition:  # fmt: skip
+    """A condition as it is now; the time of one whose status was the same before stays."""
+    known = next((one for one in before if one.type == kind), None)
+    same = known is not None and known.status == status
+    return Condition(
+        type=kind, status=status, reason=reason, message=message,
+        last_transition_time=known.last_transition_time if known is not None and same else rfc3339(now_us),
+        observed_generation=generation,
+    )  # fmt: skip
 
 
 # -- clusters -----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 import msgspec
 
 from penstock.core.decimals import misfit, of_text, units_of
-from penstock.errors import PipelineError, nearest
+from penstock.errors import PipelineError, closest, nearest
 from penstock.formats.columns import MISSING, FrameBuilder, WrongValueError
 from penstock.formats.csv_quotes import quoted
 from penstock.formats.decoding import BadLine, Decoded, line_ends, timestamps_of, without_nanoseconds
@@ -325,7 +325,7 @@ def _of_header(schema: Schema, header: Sequence[str], delimiter: str) -> str:
         for other in _OTHER_DELIMITERS:
             if any(name.strip() in schema.names for name in header[0].split(other)) and other in header[0]:
                 return f"the columns are separated by {other!r}: write delimiter={other!r}"
-    if any(nearest(name, schema.names).startswith("did you mean") for name in header):
+    if any(closest(name, schema.names) is not None for name in header):
         return ""
     names = delimiter.join(schema.names)
     first = delimiter.join(header)

@@ -164,10 +164,12 @@ class TablePlace:
         found = await (await connection.execute(_COLUMNS, [name])).fetchall()
         return {name: TableColumn(*rest) for name, *rest in found}
 
-    def check_columns(self, wanted: Schema, there: Mapping[str, TableColumn], where: str = "") -> None:
-        """Raise `PipelineError` if it lacks a column."""
+    def check_columns(
+        self, wanted: Schema, there: Mapping[str, TableColumn], where: str = "", *, if_missing: str = ""
+    ) -> None:
+        """Raise `PipelineError` if it lacks a column, or is not there, which the message ends with `if_missing` for."""
         if not there:
-            raise PipelineError(f"{where}there is no such table, or the user may not see it")
+            raise PipelineError(f"{where}there is no such table, or the user may not see it{if_missing}")
         for name in wanted.names:
             if name not in there:
                 raise PipelineError(f"{where}it has no column {name!r}; {nearest(name, there)}")

@@ -63,13 +63,9 @@ class TableWriting:
         if not there and self.create:
             await self._make(connection, columns)
             there = await self.place.columns(connection)
-        if not there:
-            raise PipelineError(
-                f"{self.place.name}: there is no such table, or the user may not see it; make it, or let the sink do "
-                "that by create=True"
-            )
         where = f"{self.place.name}: "
-        self.place.check_columns(columns, there, where)
+        advice = "; make it, or let the sink do that by create=True"
+        self.place.check_columns(columns, there, where, if_missing=advice)
         wrong = [*misfits(columns, there)]
         if wrong:
             raise PipelineError(f"{where}it does not take these rows: {'; '.join(wrong)}")
