@@ -8,11 +8,11 @@ I/O: who asks says what stands there and what time it is, and sets the number.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class ScalingLimits:
+class ScalingLimits(msgspec.Struct, frozen=True):
     """Between which numbers a cluster is scaled, and how patiently."""
 
     slots: int
@@ -27,8 +27,7 @@ class ScalingLimits:
     """A leader that has just taken over takes nothing away for so long: who is silent may not have been heard yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(msgspec.Struct, frozen=True):
     """A task manager that was heard of."""
 
     slots: int
@@ -36,8 +35,7 @@ class Standing:
     """Slots that jobs have, whether or not they use them at the moment."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScalingDecision:
+class ScalingDecision(msgspec.Struct, frozen=True):
     """How many task managers there should be."""
 
     task_managers: int

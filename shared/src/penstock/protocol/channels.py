@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.errors import ProtocolError
 from penstock.protocol.frames import Channel, Frame, FrameKind
@@ -19,8 +21,7 @@ from penstock.protocol.messages import Flavour
 from penstock.protocol.watermarks import CombinedProgress, InputProgress, combined
 
 
-@dataclass(frozen=True, slots=True)
-class Deliver:
+class Deliver(msgspec.Struct, frozen=True):
     """Hand the rows of this frame to the operator."""
 
     channel: Channel
@@ -33,20 +34,17 @@ class Deliver:
     """Whether the rows are partial aggregates."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdvanceWatermark:
+class AdvanceWatermark(msgspec.Struct, frozen=True):
     """Event time of the subtask has advanced."""
 
     watermark: int
 
 
-@dataclass(frozen=True, slots=True)
-class BecomeIdle:
+class BecomeIdle(msgspec.Struct, frozen=True):
     """Every channel is idle: tell the consumers not to wait for this subtask."""
 
 
-@dataclass(frozen=True, slots=True)
-class Align:
+class Align(msgspec.Struct, frozen=True):
     """The barrier has come on every channel and nothing behind it was delivered: take the snapshot, then `resume`."""
 
     checkpoint: int
@@ -69,8 +67,7 @@ class _ChannelState(InputProgress):
     """What was handed on and may be reported as credit; grows only."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Stashed:
+class _Stashed(msgspec.Struct, frozen=True):
     frame: Frame
     ref: Any
     size_bytes: int

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from penstock.core.times import MIN_WATERMARK
 from penstock.protocol.decisions import AlignedBarrier, AnyDecision, Cut, Decision, Rest, Take
 from penstock.protocol.frames import Channel
@@ -26,8 +28,7 @@ from penstock.protocol.units import Unit, UnitGate, UnitLedger, UnitPart
 from penstock.protocol.watermarks import InputProgress, combined
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(msgspec.Struct, frozen=True):
     """The rows of a split that a batch of a source consists of."""
 
     split: str
@@ -35,8 +36,7 @@ class Rows:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     """What the operators are given at once."""
 
     units: tuple[Unit, ...]
@@ -47,8 +47,7 @@ class Batch:
     idle: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SourceBatch:
+class SourceBatch(msgspec.Struct, frozen=True):
     """What a source is given at once: rows to read, or a split that rests."""
 
     rows: Rows | None
@@ -57,16 +56,14 @@ class SourceBatch:
     rests: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(msgspec.Struct, frozen=True):
     """Give a batch to the operators, and tell what came out of it (`processed`)."""
 
     number: int
     batch: Batch | SourceBatch
 
 
-@dataclass(frozen=True, slots=True)
-class SendPart:
+class SendPart(msgspec.Struct, frozen=True):
     """Append a part of a unit to this output; parts of an output in this order, each until the log has it for certain."""
 
     output: OutputId
@@ -74,8 +71,7 @@ class SendPart:
     ref: Any
 
 
-@dataclass(frozen=True, slots=True)
-class TakeSnapshot:
+class TakeSnapshot(msgspec.Struct, frozen=True):
     """Keep the state of the operators as it is now, together with the place of the subtask."""
 
     checkpoint: int
@@ -85,8 +81,7 @@ class TakeSnapshot:
     place: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class AcknowledgeSnapshot:
+class AcknowledgeSnapshot(msgspec.Struct, frozen=True):
     """The snapshot can be restored: it is durable, and all that was sent before it is as well."""
 
     checkpoint: int
@@ -94,8 +89,7 @@ class AcknowledgeSnapshot:
     aligned: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SeekSplit:
+class SeekSplit(msgspec.Struct, frozen=True):
     """Rows that were fetched of a split are not the next ones: it is to be read from this position."""
 
     split: str
@@ -105,8 +99,7 @@ class SeekSplit:
 DeterminateCommand = Process | SendPart | TakeSnapshot | AcknowledgeSnapshot | SeekSplit
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(msgspec.Struct, frozen=True):
     """What a batch gives to one consumer."""
 
     parts: tuple[tuple[Any, int], ...] = ()

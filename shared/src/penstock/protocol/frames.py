@@ -27,9 +27,10 @@ it holds partial aggregates instead (`Frame.combined`).
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
+
+import msgspec
 
 from penstock.errors import CorruptDataError
 from penstock.protocol.messages import Flavour
@@ -58,8 +59,7 @@ class FrameKind(IntEnum):
     IDLE = 3
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Channel:
+class Channel(msgspec.Struct, frozen=True, order=True):
     """One producing subtask as a consuming subtask sees it."""
 
     input: int
@@ -69,8 +69,7 @@ class Channel:
         return f"input {self.input} from subtask {self.producer}"
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True):
     """The header of a frame."""
 
     kind: FrameKind

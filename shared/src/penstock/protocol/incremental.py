@@ -9,8 +9,9 @@ subtask's side of that; `LiveObjects`, the leader's, checks it, whatever a subta
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import Handle
@@ -19,8 +20,7 @@ MAX_DELTAS: Final = 20
 """A restore reads all of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
+class Chain(msgspec.Struct, frozen=True):
     """The keyed state of one operator of one subtask in a checkpoint."""
 
     runs: tuple[tuple[Handle, ...], ...]

@@ -6,7 +6,6 @@ One record at a time; what the records say is `penstock.protocol.joblog`'s busin
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
 import msgspec
 
@@ -14,36 +13,31 @@ from penstock.errors import ProtocolError
 from penstock.protocol.joblog import AnyRecord, Complete, JobHistory, Leader
 
 
-@dataclass(frozen=True, slots=True)
-class CreateRecord:
+class CreateRecord(msgspec.Struct, frozen=True):
     """Create the object `log_key(job, record.seq)` conditionally; answer with one of the three events below."""
 
     record: AnyRecord
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRecord:
+class ReadRecord(msgspec.Struct, frozen=True):
     """Read the record of that seq back; give what stands there to `JobLogWriter.read_back`."""
 
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class LookForCompaction:
+class LookForCompaction(msgspec.Struct, frozen=True):
     """Is there a compaction that goes up to this seq, or further? Answer with `newest_compaction`."""
 
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class RecordCommitted:
+class RecordCommitted(msgspec.Struct, frozen=True):
     """The record stands in the log."""
 
     record: AnyRecord
 
 
-@dataclass(frozen=True, slots=True)
-class StepDown:
+class StepDown(msgspec.Struct, frozen=True):
     """Another leader acted: reload, decide nothing more."""
 
     reason: str

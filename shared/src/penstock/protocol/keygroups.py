@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 DEFAULT_MAX_PARALLELISM: Final = 240
 LARGEST_MAX_PARALLELISM: Final = 32_768
 """Divisible by every parallelism up to 6 and by 8, 10, 12, 15, 16, 20, 24: even shares for common sizes."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyGroupRange:
+class KeyGroupRange(msgspec.Struct, frozen=True):
     """The key groups `[start, end)` of one subtask."""
 
     start: int

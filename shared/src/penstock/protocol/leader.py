@@ -11,9 +11,10 @@ So it goes on and offers its lease to those who do hear one, and those who hear 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
+
+import msgspec
 
 from penstock.errors import ProtocolError
 from penstock.protocol.messages import AnyCommand, BarrierMarker, EpochStarted
@@ -52,51 +53,44 @@ MOVES: dict[LeaderPhase, frozenset[LeaderPhase]] = {
 # -- events -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseAnswered:
+class LeaseAnswered(msgspec.Struct, frozen=True):
     """The metadata store answered an acquire or a renewal that was sent at `asked_ms`."""
 
     held: bool
     asked_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class EpochsListed:
+class EpochsListed(msgspec.Struct, frozen=True):
     """The highest epoch that has an object; 0 if none."""
 
     highest: int
 
 
-@dataclass(frozen=True, slots=True)
-class EpochCreated:
+class EpochCreated(msgspec.Struct, frozen=True):
     """The store created our epoch object, or the object found there carries our own nonce."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class EpochTaken:
+class EpochTaken(msgspec.Struct, frozen=True):
     """Somebody else's object stands there."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class EpochUnknown:
+class EpochUnknown(msgspec.Struct, frozen=True):
     """No certain answer."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class CommandRead:
+class CommandRead(msgspec.Struct, frozen=True):
     """A record of `commands`, in order, from its first kept one."""
 
     command: AnyCommand
 
 
-@dataclass(frozen=True, slots=True)
-class TimePassed:
+class TimePassed(msgspec.Struct, frozen=True):
     """The monotonic clock has moved."""
 
     deaf_ms: int = 0
@@ -108,8 +102,7 @@ LeaderEvent = LeaseAnswered | EpochsListed | EpochCreated | EpochTaken | EpochUn
 # -- commands -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class AskForLease:
+class AskForLease(msgspec.Struct, frozen=True):
     """Acquire the lease, or renew it if it is held; `LeaseAnswered` follows."""
 
     renew: bool
@@ -117,40 +110,34 @@ class AskForLease:
     """It was given back when it was last renewed, and is acquired again if nobody has it."""
 
 
-@dataclass(frozen=True, slots=True)
-class OfferLease:
+class OfferLease(msgspec.Struct, frozen=True):
     """Give the lease back and go on: another one may take it until it is asked for next."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListEpochs:
+class ListEpochs(msgspec.Struct, frozen=True):
     """Find the highest epoch object; `EpochsListed` follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class CreateEpoch:
+class CreateEpoch(msgspec.Struct, frozen=True):
     """Create the epoch object conditionally with our nonce; on a refusal read it back and compare."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class AppendEpoch:
+class AppendEpoch(msgspec.Struct, frozen=True):
     """Append EPOCH to `commands`, then read `commands` from its start up to that record."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Lead:
+class Lead(msgspec.Struct, frozen=True):
     """Commands of earlier leaders are all known: open the jobs."""
 
     epoch: int
     markers: tuple[BarrierMarker, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StopLeading:
+class StopLeading(msgspec.Struct, frozen=True):
     """Decide nothing more; drop everything that was known."""
 
     reason: str

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from penstock.errors import ProtocolError
 from penstock.protocol.frames import Channel, Frame, FrameKind
 from penstock.protocol.messages import Flavour
@@ -14,8 +16,7 @@ CREDIT_BYTES: Final = 4 << 20
 """How far a producer may be ahead of what the consumer reported as processed, per channel."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class OutputId:
+class OutputId(msgspec.Struct, frozen=True, order=True):
     """One partition that this subtask writes to: of which vertex, as which of its inputs."""
 
     exchange: str

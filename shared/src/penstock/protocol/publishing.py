@@ -18,7 +18,6 @@ import itertools
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar, assert_never
 
@@ -106,30 +105,26 @@ MOVES: dict[PublisherPhase, frozenset[PublisherPhase]] = {
 # -- events -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Covered:
+class Covered(msgspec.Struct, frozen=True):
     """COMPLETE covers these intervals of the partition; repeats those that are perhaps not published."""
 
     intervals: tuple[Interval, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerReady:
+class ProducerReady(msgspec.Struct, frozen=True):
     """InitProducerId succeeded: older producers of this id are fenced, their transactions settled."""
 
     epoch: ProducerEpoch | None = None
     """What was granted; None where the sink's system counts nothing, and the mark has to be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class MarkRead(Generic[M]):
+class MarkRead(msgspec.Struct, Generic[M], frozen=True):
     """The mark as it stands now; None if there is none."""
 
     mark: M | None
 
 
-@dataclass(frozen=True, slots=True)
-class FramesRead:
+class FramesRead(msgspec.Struct, frozen=True):
     """Records of the exchange from the asked offset on: (offset, next offset, header, payload reference, bytes)."""
 
     frames: Sequence[tuple[int, int, Frame, Any, int]]
@@ -137,37 +132,31 @@ class FramesRead:
     """The offset behind everything that was scanned."""
 
 
-@dataclass(frozen=True, slots=True)
-class FramesGone:
+class FramesGone(msgspec.Struct, frozen=True):
     """The log does not hold what was asked for, and never will: it was truncated or trimmed."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(msgspec.Struct, frozen=True):
     """The transaction is committed for certain."""
 
 
-@dataclass(frozen=True, slots=True)
-class Doubtful:
+class Doubtful(msgspec.Struct, frozen=True):
     """An error, a time-out, any doubt: the producer is thrown away."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Fenced:
+class Fenced(msgspec.Struct, frozen=True):
     """Another producer with this transactional id has started."""
 
 
-@dataclass(frozen=True, slots=True)
-class BackedOff:
+class BackedOff(msgspec.Struct, frozen=True):
     """The asked back-off is over."""
 
 
-@dataclass(frozen=True, slots=True)
-class MarkAged:
+class MarkAged(msgspec.Struct, frozen=True):
     """The mark was committed long ago: group offsets expire."""
 
 
@@ -179,18 +168,15 @@ PublisherEvent = (
 # -- commands -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class InitProducer:
+class InitProducer(msgspec.Struct, frozen=True):
     """A fresh producer for this partition's transactional id; `ProducerReady`, `Fenced` or `Doubtful` follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadMark:
+class ReadMark(msgspec.Struct, frozen=True):
     """Read the group offset back, stable; `MarkRead` or `Doubtful` follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadFrames:
+class ReadFrames(msgspec.Struct, frozen=True):
     """Read the exchange at `start <= offset < end`, at most about `max_bytes`.
 
     `FramesRead`, `FramesGone` or `Doubtful` follows.
@@ -201,37 +187,32 @@ class ReadFrames:
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class CommitTransaction(Generic[M]):
+class CommitTransaction(msgspec.Struct, Generic[M], frozen=True):
     """Produce the rows of these frames and commit the mark in the same transaction."""
 
     refs: tuple[Any, ...]
     mark: M
 
 
-@dataclass(frozen=True, slots=True)
-class BackOff:
+class BackOff(msgspec.Struct, frozen=True):
     """Wait a random time; `BackedOff` follows."""
 
     delay_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReportPublished:
+class ReportPublished(msgspec.Struct, frozen=True):
     """Everything up to this checkpoint is visible."""
 
     checkpoint: int
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(msgspec.Struct, frozen=True):
     """A newer attempt publishes, or the sink is closed: stop without a failure."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class FailJob:
+class FailJob(msgspec.Struct, frozen=True):
     """Going on would lose or double rows."""
 
     reason: str

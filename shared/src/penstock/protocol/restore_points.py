@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from penstock.protocol.messages import SubtaskId
 
 
-@dataclass(frozen=True, slots=True)
-class RestorePoint:
+class RestorePoint(msgspec.Struct, frozen=True):
     """A snapshot of a subtask and the place that it was taken at."""
 
     checkpoint: int

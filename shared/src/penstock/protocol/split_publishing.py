@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
 import msgspec
@@ -64,8 +63,7 @@ class SplitMark(msgspec.Struct, frozen=True):
     """Where the split goes on, as its source says it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
+class Offered(msgspec.Struct, frozen=True):
     """What a run of the split became."""
 
     refs: tuple[Any, ...]
@@ -75,8 +73,7 @@ class Offered:
     size_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Flush:
+class Flush(msgspec.Struct, frozen=True):
     """A barrier: a mark is to stand behind what was offered, also where no row came of it."""
 
 

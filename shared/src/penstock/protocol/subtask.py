@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, assert_never
 
+import msgspec
+
 from penstock.errors import ProtocolError
 from penstock.protocol.channels import AdvanceWatermark, Align, BecomeIdle, Deliver, GateCommand, InputGate
 from penstock.protocol.frames import Channel, Frame
@@ -30,8 +32,7 @@ from penstock.protocol.outputs import OutputId, OutputLedger
 # -- events -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class FrameRead:
+class FrameRead(msgspec.Struct, frozen=True):
     """A record of this subtask's partition; `ref` comes back in `Deliver`."""
 
     frame: Frame
@@ -40,29 +41,25 @@ class FrameRead:
     """Of the payload: what the producer has counted as sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class MarkerRead:
+class MarkerRead(msgspec.Struct, frozen=True):
     """A barrier marker for this attempt stands in `commands`, behind this subtask's deploy."""
 
     marker: BarrierMarker
 
 
-@dataclass(frozen=True, slots=True)
-class Frozen:
+class Frozen(msgspec.Struct, frozen=True):
     """What `Freeze` asked for is done: the operators' state is captured."""
 
     checkpoint: int
 
 
-@dataclass(frozen=True, slots=True)
-class BarrierSent:
+class BarrierSent(msgspec.Struct, frozen=True):
     """What `SendBarrier` asked for is done: its frames are cut, the ack waits for them and all before."""
 
     checkpoint: int
 
 
-@dataclass(frozen=True, slots=True)
-class Uploaded:
+class Uploaded(msgspec.Struct, frozen=True):
     """The captured state is durable."""
 
     checkpoint: int
@@ -70,8 +67,7 @@ class Uploaded:
     snapshot: SubtaskSnapshot
 
 
-@dataclass(frozen=True, slots=True)
-class UploadFailed:
+class UploadFailed(msgspec.Struct, frozen=True):
     """The captured state could not be made durable; `unavailable`: because the store was away."""
 
     checkpoint: int
@@ -80,43 +76,37 @@ class UploadFailed:
     unavailable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FrameConfirmed:
+class FrameConfirmed(msgspec.Struct, frozen=True):
     """The log confirmed a frame of this subtask."""
 
     output: OutputId
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class CreditReported:
+class CreditReported(msgspec.Struct, frozen=True):
     """A consumer has processed so many bytes of this subtask's channel."""
 
     output: OutputId
     processed_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionRead:
+class CompletionRead(msgspec.Struct, frozen=True):
     """A checkpoint of this attempt is COMPLETE."""
 
     message: CheckpointCompleted
 
 
-@dataclass(frozen=True, slots=True)
-class AbortRead:
+class AbortRead(msgspec.Struct, frozen=True):
     """A checkpoint of this attempt was aborted."""
 
     message: CheckpointAborted
 
 
-@dataclass(frozen=True, slots=True)
-class SourceExhausted:
+class SourceExhausted(msgspec.Struct, frozen=True):
     """Every split of this source subtask has been read to its end."""
 
 
-@dataclass(frozen=True, slots=True)
-class FinishRead:
+class FinishRead(msgspec.Struct, frozen=True):
     """The leader commands the end: the final checkpoint is complete and published; `final`: the job has ended."""
 
     final: bool = False
@@ -130,21 +120,18 @@ SubtaskEvent = (
 # -- commands -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Freeze:
+class Freeze(msgspec.Struct, frozen=True):
     """Capture positions and the state of all operators now; report `Frozen` before anything else is processed."""
 
     checkpoint: int
     nonce: str
 
 
-@dataclass(frozen=True, slots=True)
-class FlushRows:
+class FlushRows(msgspec.Struct, frozen=True):
     """Cut frames of all rows that wait in the outputs."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendBarrier:
+class SendBarrier(msgspec.Struct, frozen=True):
     """Append this barrier on every output, behind everything cut before."""
 
     checkpoint: int
@@ -152,8 +139,7 @@ class SendBarrier:
     flavour: Flavour
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
+class Upload(msgspec.Struct, frozen=True):
     """Make the captured state durable in the background."""
 
     checkpoint: int
@@ -162,40 +148,34 @@ class Upload:
     """Whether it must not refer to objects of other checkpoints."""
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Append this event to `events`."""
 
     message: Acknowledged | Declined
 
 
-@dataclass(frozen=True, slots=True)
-class EmitEndOfTime:
+class EmitEndOfTime(msgspec.Struct, frozen=True):
     """Send the maximum watermark through the chain: no row will follow."""
 
 
-@dataclass(frozen=True, slots=True)
-class SetPaused:
+class SetPaused(msgspec.Struct, frozen=True):
     """Stop or resume the reading of source rows."""
 
     paused: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Publish:
+class Publish(msgspec.Struct, frozen=True):
     """Make visible what sinks staged up to this checkpoint (it is COMPLETE)."""
 
     checkpoint: int
     nonce: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReportEnded:
+class ReportEnded(msgspec.Struct, frozen=True):
     """Tell the leader that this source subtask has no more rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(msgspec.Struct, frozen=True):
     """End: close operators, report `finished`; `final`: forget what was kept for whoever goes on with the job."""
 
     final: bool = False

@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from penstock.core.times import MIN_WATERMARK
 from penstock.errors import ProtocolError
 from penstock.protocol.decisions import AlignedBarrier
@@ -25,8 +27,7 @@ class MissingUnitError(ProtocolError):
     """A unit of a channel is missing in the log: going on would lose rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnitPart:
+class UnitPart(msgspec.Struct, frozen=True):
     """The header of a record: one part of a unit."""
 
     channel: Channel
@@ -44,8 +45,7 @@ class UnitPart:
     """A unit of its own, without rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(msgspec.Struct, frozen=True):
     """A unit that counts."""
 
     channel: Channel

@@ -7,25 +7,23 @@ declined. Objects have names of their own attempt and checkpoint, so a late writ
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 UPLOAD_TRIES = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(msgspec.Struct, frozen=True):
     """Store this object (again, the identical bytes); `stored` or `unknown` follows."""
 
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class UploadDone:
+class UploadDone(msgspec.Struct, frozen=True):
     """Every object is durable: the checkpoint may be acknowledged."""
 
 
-@dataclass(frozen=True, slots=True)
-class UploadGivenUp:
+class UploadGivenUp(msgspec.Struct, frozen=True):
     """An object could not be stored: the checkpoint is declined."""
 
     reason: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import assert_never
+
+import msgspec
 
 from penstock.protocol.messages import (
     AnyCommand,
@@ -23,15 +24,13 @@ LEADER_SILENCE_MS = 60_000
 """A worker that has seen no leader for so long stops its tasks: nobody watches them."""
 
 
-@dataclass(frozen=True, slots=True)
-class StartTask:
+class StartTask(msgspec.Struct, frozen=True):
     """Start this subtask."""
 
     deploy: Deploy
 
 
-@dataclass(frozen=True, slots=True)
-class StopTasks:
+class StopTasks(msgspec.Struct, frozen=True):
     """Stop all subtasks of this attempt of the job (of every attempt if empty) at once."""
 
     job: str
@@ -41,8 +40,7 @@ class StopTasks:
     """No other attempt of the job follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class HandToTasks:
+class HandToTasks(msgspec.Struct, frozen=True):
     """Hand this command to the subtasks of its attempt that are deployed now."""
 
     command: BarrierMarker | CheckpointCompleted | CheckpointAborted | FinishAttempt
