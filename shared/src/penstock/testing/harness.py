@@ -25,6 +25,8 @@ from penstock.plan.logical import Node
 from penstock.plan.operations.process_rows import ProcessRows
 from penstock.plan.operations.read import Read
 from penstock.protocol.keygroups import key_group_range, subtask_of
+from penstock.protocol.messages import OperatorMetrics
+from penstock.task.operator import OperatorContext, RestoredState
 from penstock.types import Schema, schema_of
 
 if TYPE_CHECKING:
@@ -32,8 +34,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from penstock.protocol.messages import OperatorMetrics
-    from penstock.task.operator import Operator, RestoredState
+    from penstock.task.operator import Operator
 
 
 @dataclass(frozen=True)
@@ -138,9 +139,6 @@ class OperatorHarness:
     _event_time_column: str | None = None
 
     def _open(self, subtask: int, operator: Operator, restored: HarnessSnapshot | None) -> None:
-        from penstock.protocol.messages import OperatorMetrics
-        from penstock.task.operator import OperatorContext
-
         metrics = OperatorMetrics()
         self.metrics.append(metrics)
         context = OperatorContext(
@@ -156,8 +154,6 @@ class OperatorHarness:
         operator.open(context, self._share(subtask, restored) if restored else None)
 
     def _share(self, subtask: int, snapshot: HarnessSnapshot) -> RestoredState:
-        from penstock.task.operator import RestoredState
-
         owned = key_group_range(subtask, self._parallelism, self._max_parallelism)
         return RestoredState(
             keyed=[(group, data) for group, data in snapshot.keyed if group in owned],
