@@ -50,9 +50,9 @@ from penstock.savepoint.transfer import export_savepoint, import_savepoint
 from penstock.submission.admission import check_compatible
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-ROWS = 2_000
+ROWS = 10_000
 SLOWLY = 400.0
-"""Rows per second of what is to be stopped long before its end."""
+"""Rows per second of what is to be stopped long before its end, which is 25 s away: a busy machine needs ten to begin."""
 
 
 @dataclass
