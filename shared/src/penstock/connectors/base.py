@@ -74,6 +74,11 @@ class WatermarkStrategy(ABC):
         return False
 
     @property
+    def undetermined(self) -> str:
+        """What of its watermarks does not follow from the rows, as a clause; empty if nothing."""
+        return "what its watermark function returns"
+
+    @property
     def every_us(self) -> int:
         """How often `on_period` of its generators wants to be called; Flink's auto-watermark interval by default."""
         return 200_000

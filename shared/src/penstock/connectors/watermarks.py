@@ -38,6 +38,10 @@ class BoundedOutOfOrderness(WatermarkStrategy):
         return self.bound_us
 
     @property
+    def undetermined(self) -> str:
+        return ""
+
+    @property
     def in_order(self) -> bool:
         """See `WatermarkStrategy.in_order`."""
         return self.bound_us == 0

@@ -27,6 +27,7 @@ from penstock.expressions.constructors import (
     when,
 )
 from penstock.expressions.queries import (
+    accumulators_in,
     accumulators_without_retract,
     aggregate_field,
     check_predicate,
@@ -71,6 +72,7 @@ __all__ = [
     "contains_aggregate",
     "count",
     "count_if",
+    "accumulators_in",
     "accumulators_without_retract",
     "decided_by_arrival",
     "is_of_distinct",

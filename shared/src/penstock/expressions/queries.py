@@ -82,10 +82,19 @@ def is_of_distinct(expr: Expr) -> bool:
     return all(part.function in _OF_DISTINCT for part in walk(expr.node) if isinstance(part, Aggregate))
 
 
+def accumulators_in(expr: Expr) -> list[str]:
+    """The classes of the accumulators in it."""
+    return list(dict.fromkeys(type(part.accumulator).__name__ for part in _accumulating(expr)))
+
+
 def accumulators_without_retract(expr: Expr) -> list[str]:
     """The classes of the accumulators in it from which no row can be taken away."""
-    parts = [part for part in walk(expr.node) if isinstance(part, Aggregate) and part.accumulator is not None]
-    return list(dict.fromkeys(type(part.accumulator).__name__ for part in parts if not _is_retracting(part)))
+    parts = [part for part in _accumulating(expr) if not _is_retracting(part)]
+    return list(dict.fromkeys(type(part.accumulator).__name__ for part in parts))
+
+
+def _accumulating(expr: Expr) -> list[Aggregate]:
+    return [part for part in walk(expr.node) if isinstance(part, Aggregate) and part.accumulator is not None]
 
 
 def decided_by_arrival(expr: Expr, *, of_changes: bool = False) -> list[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PipelineError
-from penstock.expressions import columns_of
+from penstock.expressions import accumulators_in, columns_of
+from penstock.expressions.catalogue import free_function
 from penstock.plan.traits import structure
 from penstock.types import schema_to_json
 
@@ -126,6 +127,20 @@ def described(named: Named) -> dict[str, str]:
 def columns_read(expressions: Iterable[Expr]) -> frozenset[str]:
     """The columns that any of these expressions looks at."""
     return frozenset[str]().union(*map(columns_of, expressions))
+
+
+def undetermined(expressions: Iterable[Expr]) -> str:
+    """What of their values does not follow from rows, as `Traits.undetermined` says it: functions that give another value
+    whenever they are computed, and accumulators, which are Python."""
+    return joined(reason for expr in expressions for reason in _undetermined_parts(expr))
+
+
+def _undetermined_parts(expr: Expr) -> Iterator[str]:
+    free = free_function(expr.node)
+    if free is not None:
+        yield f"what {free} gives"
+    for name in accumulators_in(expr):
+        yield f"what {name} makes of its rows"
 
 
 def joined(reasons: Iterable[str]) -> str:

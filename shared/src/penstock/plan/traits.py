@@ -84,6 +84,10 @@ class Traits:
     """Whether rows may be aggregated in part before they reach it, in any order."""
     arrival: str
     """What of its rows the order of arrival decides, as the end of a sentence; empty if nothing."""
+    undetermined: str
+    """What of its rows does not follow from its state, its batches in their order and their time, as a clause: whoever
+    computes them again may get others. Empty if nothing; of batches their rows count, not the order within one, but that
+    of the rows of a key."""
     broadcast_inputs: frozenset[int]
     """The inputs of which every subtask gets every row."""
     not_in_batch: str
@@ -100,24 +104,25 @@ class Traits:
         return self.reads_watermarks or self.state in ("by_key", "scanned")
 
 
-def per_row(*, arrival: str = "", pending: bool = False) -> Traits:
+def per_row(*, undetermined: str, arrival: str = "", pending: bool = False) -> Traits:
     """Operations that look at one row at a time, whatever event time is; with `pending` they wait for an answer."""
     return Traits(
         role="operator", state="pending" if pending else "none", kept="rows until they are answered" if pending else "",
         ttl_us=None, row_times="kept",
         watermarks="held_back" if pending else "forwarded", watermark_lag_us=None, in_order=None,
         reads_watermarks=False, time_dependent=False, reach_us=0, late=None, late_tag=None, combinable=False,
-        arrival=arrival, broadcast_inputs=frozenset(), not_in_batch="",
+        arrival=arrival, undetermined=undetermined, broadcast_inputs=frozenset(), not_in_batch="",
     )  # fmt: skip
 
 
 def structure(*, time_dependent: bool = False) -> Traits:
     """Operations that only say which rows go where."""
-    return replace(per_row(), role="structure", time_dependent=time_dependent)
+    return replace(per_row(undetermined=""), role="structure", time_dependent=time_dependent)
 
 
 def keyed(
     *,
+    undetermined: str,
     arrival: str,
     state: Literal["by_key", "scanned"],
     kept: str,
@@ -136,7 +141,7 @@ def keyed(
         role="operator", state=state, kept=kept, ttl_us=ttl_us, row_times=row_times, watermarks=watermarks,
         watermark_lag_us=watermark_lag_us, in_order=None, reads_watermarks=False, time_dependent=time_dependent,
         reach_us=reach_us, late=late, late_tag=late_tag, combinable=combinable, arrival=arrival,
-        broadcast_inputs=frozenset(), not_in_batch="",
+        undetermined=undetermined, broadcast_inputs=frozenset(), not_in_batch="",
     )  # fmt: skip
 
 

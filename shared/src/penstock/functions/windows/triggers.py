@@ -330,6 +330,11 @@ class PurgingTrigger(Trigger):
         return f"purging({self.within.describe()})"
 
 
+def is_users(trigger: Trigger) -> bool:
+    """Whether a user has written the trigger, or the one that it purges behind."""
+    return is_users(trigger.within) if isinstance(trigger, PurgingTrigger) else type(trigger).__module__ != __name__
+
+
 def _purging(result: TriggerResult) -> TriggerResult:
     return result | TriggerResult.PURGE if TriggerResult.FIRE in result else result
 

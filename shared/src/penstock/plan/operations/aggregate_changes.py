@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from penstock.errors import PipelineError
 from penstock.expressions import is_subtractable
 from penstock.functions.windows.definitions import RETRACTED
-from penstock.plan.operation import Columns, Named, Operation, Settings, UpsertKey, described, key_columns
+from penstock.plan.operation import Columns, Named, Operation, Settings, UpsertKey, described, key_columns, undetermined
 from penstock.plan.traits import Traits, kept_for, keyed
 
 if TYPE_CHECKING:
@@ -44,7 +44,13 @@ class AggregateChanges(Operation):
 
     def traits(self, node: Node) -> Traits:
         kept = kept_for(f"{kept_of_changes(self.aggregates)} of a key", self.ttl_us, of_changes=True)
-        return keyed(arrival="the changes of a key before its last", state="by_key", kept=kept, ttl_us=self.ttl_us)
+        return keyed(
+            undetermined=undetermined(expr for _, expr in self.aggregates),
+            arrival="the changes of a key before its last",
+            state="by_key",
+            kept=kept,
+            ttl_us=self.ttl_us,
+        )
 
     def describe(self, node: Node) -> Settings:
         settings: Settings = {"keys": list(node.keys)}

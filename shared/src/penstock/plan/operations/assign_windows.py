@@ -28,7 +28,7 @@ class AssignWindows(Operation):
         return "window"
 
     def traits(self, node: Node) -> Traits:
-        return replace(per_row(), time_dependent=True, reach_us=reach_us(self.window))
+        return replace(per_row(undetermined=""), time_dependent=True, reach_us=reach_us(self.window))
 
     def describe(self, node: Node) -> Settings:
         return {"window": describe_window(self.window)}

@@ -30,7 +30,7 @@ class CallFunction(Operation):
         return "call"
 
     def traits(self, node: Node) -> Traits:
-        return per_row()
+        return per_row(undetermined="what its function returns")
 
     def describe(self, node: Node) -> Settings:
         return {"column": self.column, "function": function_name(self.function), "arguments": list(self.arguments)}

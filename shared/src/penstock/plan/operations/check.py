@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.expressions import columns_of
-from penstock.plan.operation import Columns, Operation, Settings, UpsertKey
+from penstock.plan.operation import Columns, Operation, Settings, UpsertKey, undetermined
 from penstock.plan.traits import Traits, per_row
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Check(Operation):
         return "check"
 
     def traits(self, node: Node) -> Traits:
-        return per_row()
+        return per_row(undetermined=undetermined([self.predicate]))
 
     def describe(self, node: Node) -> Settings:
         return {"predicate": str(self.predicate)}

@@ -29,7 +29,7 @@ class Deduplicate(Operation):
         else:
             arrival = "the rows of a key before its last, and which of equal event times that is"
         kept = kept_for("which keys were there" if self.keep == "first" else "the last row of a key", self.ttl_us)
-        return keyed(arrival=arrival, state="by_key", kept=kept, ttl_us=self.ttl_us, row_times="kept")
+        return keyed(undetermined="", arrival=arrival, state="by_key", kept=kept, ttl_us=self.ttl_us, row_times="kept")
 
     def describe(self, node: Node) -> Settings:
         return {"keys": list(node.inputs[0].keys), "keep": self.keep}

@@ -9,7 +9,7 @@ from penstock.connectors.watermarks import BoundedOutOfOrderness
 from penstock.core.times import format_duration
 from penstock.errors import PipelineError
 from penstock.expressions import columns_of
-from penstock.plan.operation import Columns, Operation, Settings, UpsertKey
+from penstock.plan.operation import Columns, Operation, Settings, UpsertKey, joined
 from penstock.plan.traits import Traits, per_row
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.plan.logical import Node
 
 
-_RETIMED: Final = replace(per_row(), row_times="new", watermarks="own", time_dependent=True)
+_RETIMED: Final = replace(per_row(undetermined=""), row_times="new", watermarks="own", time_dependent=True)
 """The traits of operations that give rows another event time."""
 
 
@@ -36,10 +36,15 @@ class AssignEventTime(Operation):
 
     def traits(self, node: Node) -> Traits:
         marks = self.event_time.watermarks
-        retimed = replace(_RETIMED, watermark_lag_us=marks.lag_us, in_order=marks.in_order and not self.delays_input)
+        retimed = replace(
+            _RETIMED,
+            watermark_lag_us=marks.lag_us,
+            in_order=marks.in_order and not self.delays_input,
+        )
         if self.delays_input:
             return replace(retimed, row_times="moved")
-        return replace(retimed, arrival="what is late behind it")
+        learned = "the watermarks behind a restart, which are learned from the rows that come then"
+        return replace(retimed, arrival="what is late behind it", undetermined=joined([learned, marks.undetermined]))
 
     def describe(self, node: Node) -> Settings:
         event_time = self.event_time

@@ -34,7 +34,7 @@ class Expand(Operation):
         return sum(1 << place for place, name in enumerate(reversed(self.columns)) if name not in among)
 
     def traits(self, node: Node) -> Traits:
-        return per_row()
+        return per_row(undetermined="")
 
     def describe(self, node: Node) -> Settings:
         named = ["(" + ", ".join(name for name in self.columns if name in each) + ")" for each in self.sets]

@@ -27,7 +27,7 @@ class Explode(Operation):
         return "explode"
 
     def traits(self, node: Node) -> Traits:
-        return per_row()
+        return per_row(undetermined="")
 
     def describe(self, node: Node) -> Settings:
         position = {} if self.position is None else {"position": self.position}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from penstock.core.times import format_duration
 from penstock.functions.windows.definitions import AsOf, FixedWindow, JoinTime, Within, describe_join_time, reach_us
-from penstock.plan.operation import Columns, Operation, Settings, UpsertKey, key_columns
+from penstock.plan.operation import Columns, Operation, Settings, UpsertKey, key_columns, undetermined
 from penstock.plan.traits import LateBehindWatermark, LateForWindows, Traits, keyed
 from penstock.types import schema_to_json
 
@@ -47,6 +47,7 @@ class Join(Operation):
     def traits(self, node: Node) -> Traits:
         equal = "which of a key's right rows with equal event times is the newest"
         return keyed(
+            undetermined=undetermined(() if self.where is None else (self.where,)),
             arrival=equal if isinstance(self.time, AsOf) else "",
             state="scanned",
             kept=self._kept(),

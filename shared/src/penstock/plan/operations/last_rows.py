@@ -28,7 +28,9 @@ class LastRows(Operation):
     def traits(self, node: Node) -> Traits:
         """Watermarks wait for the end as the rows do."""
         rows = "all current rows" if self.all_that_hold else "the last row of a key"
-        return keyed(arrival="", state="by_key", kept=f"{rows}, until the input ends", watermarks="own")
+        return keyed(
+            undetermined="", arrival="", state="by_key", kept=f"{rows}, until the input ends", watermarks="own"
+        )
 
     def describe(self, node: Node) -> Settings:
         return {"keys": list(node.inputs[0].keys)}

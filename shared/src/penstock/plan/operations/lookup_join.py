@@ -32,7 +32,7 @@ class LookupJoin(Operation):
         return "lookup_join"
 
     def traits(self, node: Node) -> Traits:
-        return per_row(pending=True)
+        return per_row(pending=True, undetermined="what it is answered, and which rows are answered first")
 
     def describe(self, node: Node) -> Settings:
         lookup = self.lookup

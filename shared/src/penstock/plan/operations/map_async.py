@@ -30,7 +30,7 @@ class MapAsync(Operation):
         return "map_async"
 
     def traits(self, node: Node) -> Traits:
-        return per_row(pending=True)
+        return per_row(pending=True, undetermined="what its function returns, and which rows are answered first")
 
     def describe(self, node: Node) -> Settings:
         described: Settings = {"function": function_name(self.function), **self.calls.describe()}

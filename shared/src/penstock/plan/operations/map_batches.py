@@ -25,7 +25,7 @@ class MapBatches(Operation):
         return "map_batches"
 
     def traits(self, node: Node) -> Traits:
-        return per_row(arrival="the batches that its function gets")
+        return per_row(arrival="the batches that its function gets", undetermined="what its function returns")
 
     def describe(self, node: Node) -> Settings:
         return {"function": function_name(self.function)}

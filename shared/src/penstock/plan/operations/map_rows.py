@@ -26,7 +26,7 @@ class MapRows(Operation):
         return "flat_map" if self.flat else "map"
 
     def traits(self, node: Node) -> Traits:
-        return per_row()
+        return per_row(undetermined="what its function returns")
 
     def describe(self, node: Node) -> Settings:
         return {"function": function_name(self.function)}

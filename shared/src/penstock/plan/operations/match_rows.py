@@ -6,11 +6,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.times import format_duration
-from penstock.functions.patterns.definitions import variables
+from penstock.expressions import Expr
+from penstock.functions.patterns.definitions import Forbidden, Predicate, Variable, every_body, variables
 from penstock.functions.patterns.describing import regular_text_of, text_of
 from penstock.functions.patterns.drawing import drawn
 from penstock.functions.patterns.planning import MatchPlan, automaton_of
-from penstock.plan.operation import Columns, Named, Operation, Settings, UpsertKey, described, key_columns
+from penstock.plan.operation import (
+    Columns,
+    Named,
+    Operation,
+    Settings,
+    UpsertKey,
+    described,
+    joined,
+    key_columns,
+    undetermined,
+)
 from penstock.plan.traits import LateBehindWatermark, Traits, keyed
 from penstock.types import schema_to_json
 
@@ -52,6 +63,7 @@ class MatchRows(Operation):
             "for ever" if self.within_us is None else f"until event time is {format_duration(self.within_us)} past them"
         )
         return keyed(
+            undetermined=self._undetermined(),
             arrival="which of a key's rows with equal event times is before which",
             state="scanned",
             kept=f"rows until event time has passed them, and those of partial matches, {within}",
@@ -59,6 +71,13 @@ class MatchRows(Operation):
             late=LateBehindWatermark(),
             late_tag=None if self.late is None else self.late.name,
         )
+
+    def _undetermined(self) -> str:
+        parts = [part for part in every_body(self.pattern) if isinstance(part, Variable | Forbidden)]
+        expressions = [part.condition for part in parts if isinstance(part.condition, Expr)]
+        python = any(isinstance(part.condition, Predicate) for part in parts)
+        written = undetermined([*expressions, *(expr for _, expr in self.measures)])
+        return joined(["which rows the functions of its conditions accept" if python else "", written])
 
     def describe(self, node: Node) -> Settings:
         settings: Settings = {"keys": list(node.inputs[0].keys), "pattern": self._text(conditions=True)}

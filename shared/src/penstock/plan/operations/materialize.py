@@ -27,7 +27,13 @@ class Materialize(Operation):
 
     def traits(self, node: Node) -> Traits:
         kept = kept_for("all current rows of a key", self.ttl_us, of_changes=True)
-        return keyed(arrival="the changes of a key before its last", state="by_key", kept=kept, ttl_us=self.ttl_us)
+        return keyed(
+            undetermined="",
+            arrival="the changes of a key before its last",
+            state="by_key",
+            kept=kept,
+            ttl_us=self.ttl_us,
+        )
 
     def describe(self, node: Node) -> Settings:
         return {"keys": list(node.inputs[0].keys)}

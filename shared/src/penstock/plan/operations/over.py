@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.times import format_duration
 from penstock.expressions import decided_by_arrival
-from penstock.plan.operation import Columns, Named, Operation, Settings, UpsertKey, described, key_columns
+from penstock.plan.operation import Columns, Named, Operation, Settings, UpsertKey, described, key_columns, undetermined
 from penstock.plan.traits import LateBehindWatermark, Traits, keyed
 from penstock.types import schema_to_json
 
@@ -42,6 +42,7 @@ class Over(Operation):
     def traits(self, node: Node) -> Traits:
         by_place = self.rows is not None or any(decided_by_arrival(expr) for _, expr in self.columns)
         return keyed(
+            undetermined=undetermined(expr for _, expr in self.columns),
             arrival="which of a key's rows with equal event times is before which" if by_place else "",
             state="scanned",
             kept=self._kept(),

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Final, Literal
 
 from penstock.core.times import format_duration
-from penstock.plan.operation import Columns, Operation, Settings, UpsertKey, key_columns, key_of_subset
+from penstock.plan.operation import Columns, Operation, Settings, UpsertKey, key_columns, key_of_subset, undetermined
 from penstock.plan.traits import Traits, kept_for, keyed
 from penstock.types import schema_to_json
 
@@ -93,6 +93,12 @@ class OverColumn:
         return self.frame or (UP_TO_PEERS if self.order else WHOLE)
 
     @property
+    def expressions(self) -> tuple[Expr, ...]:
+        """All that it holds."""
+        function = () if isinstance(self.function, str) else (self.function,)
+        return (*function, *self.args, *(order.expr for order in self.order))
+
+    @property
     def text(self) -> str:
         """What is computed, in words of SQL."""
         if not isinstance(self.function, str):
@@ -124,7 +130,8 @@ class OverCurrent(Operation):
     def traits(self, node: Node) -> Traits:
         left_open = "the changes of a key before its last, and what the order of its rows leaves open"
         kept = kept_for("all current rows of a key", self.ttl_us, of_changes=node.inputs[0].updates)
-        return keyed(arrival=left_open, state="by_key", kept=kept, ttl_us=self.ttl_us)
+        free = undetermined(expr for column in self.columns for expr in column.expressions)
+        return keyed(undetermined=free, arrival=left_open, state="by_key", kept=kept, ttl_us=self.ttl_us)
 
     def describe(self, node: Node) -> Settings:
         return {"keys": list(node.inputs[0].keys), "columns": {column.name: str(column) for column in self.columns}}

@@ -41,6 +41,7 @@ class ProcessRows(Operation):
             watermarks="forwarded", watermark_lag_us=None, in_order=None, reads_watermarks=True, time_dependent=True,
             reach_us=0, late=None, late_tag=None, combinable=False,
             arrival="the rows that its function gets one after the other, and its timers between them",
+            undetermined="what its function does",
             broadcast_inputs=frozenset({1} if broadcast else ()), not_in_batch=self._not_in_batch(broadcast),
         )  # fmt: skip
 

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Literal
 from penstock.errors import PipelineError
 from penstock.expressions.nodes import Column, without_alias
 from penstock.expressions.nodes import Literal as Constant
-from penstock.plan.operation import Columns, Named, Operation, Settings, UpsertKey, columns_read, described
+from penstock.plan.operation import (
+    Columns,
+    Named,
+    Operation,
+    Settings,
+    UpsertKey,
+    columns_read,
+    described,
+    undetermined,
+)
 from penstock.plan.traits import Traits, per_row
 
 if TYPE_CHECKING:
@@ -38,7 +47,7 @@ class Project(Operation):
         return any(not isinstance(without_alias(expr.node), Column | Constant) for _, expr in self.columns)
 
     def traits(self, node: Node) -> Traits:
-        return per_row()
+        return per_row(undetermined=undetermined(expr for _, expr in self.columns))
 
     def describe(self, node: Node) -> Settings:
         return {"columns": described(self.columns)}

@@ -33,7 +33,8 @@ class Read(Operation):
             role="source", state="none", kept="", ttl_us=None, row_times="kept", watermarks="forwarded",
             watermark_lag_us=0 if marks is None else marks.lag_us, in_order=marks is not None and marks.in_order,
             reads_watermarks=False, time_dependent=True, reach_us=0, late=None, late_tag=None, combinable=False,
-            arrival="", broadcast_inputs=frozenset(), not_in_batch="",
+            arrival="", undetermined="" if marks is None else marks.undetermined,
+            broadcast_inputs=frozenset(), not_in_batch="",
         )  # fmt: skip
 
     def describe(self, node: Node) -> Settings:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import PipelineError
 from penstock.functions.windows.definitions import RETRACTED
-from penstock.plan.operation import Columns, Operation, Settings, UpsertKey, key_columns
+from penstock.plan.operation import Columns, Operation, Settings, UpsertKey, key_columns, undetermined
 from penstock.plan.operations.join import JoinKind, describe_pairs
 from penstock.plan.traits import Traits, kept_for, keyed
 from penstock.types import schema_to_json
@@ -52,7 +52,8 @@ class RegularJoin(Operation):
                 for side, ttl, input in zip(("left", "right"), self.ttls_us, node.inputs, strict=True)
             )
         ttl = None if left is None or right is None else max(left, right)
-        return keyed(arrival=arrival, state="scanned", kept=kept, ttl_us=ttl)
+        free = undetermined(() if self.where is None else (self.where,))
+        return keyed(undetermined=free, arrival=arrival, state="scanned", kept=kept, ttl_us=ttl)
 
     def describe(self, node: Node) -> Settings:
         said = describe_pairs(self.where, nulls_equal=self.nulls_equal)

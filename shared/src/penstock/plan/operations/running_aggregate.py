@@ -16,6 +16,7 @@ from penstock.plan.operation import (
     described,
     joined,
     key_columns,
+    undetermined,
 )
 from penstock.plan.operations.window_aggregate import arrival_of_aggregates
 from penstock.plan.traits import Traits, kept_for, keyed
@@ -38,6 +39,7 @@ class RunningAggregate(Operation):
 
     def traits(self, node: Node) -> Traits:
         return keyed(
+            undetermined=undetermined(expr for _, expr in self.aggregates),
             arrival=joined(["the rows of a key before its last", arrival_of_aggregates(self.aggregates)]),
             state="by_key",
             kept=kept_for("aggregates per key", self.ttl_us),

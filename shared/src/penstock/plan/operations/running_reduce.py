@@ -29,7 +29,11 @@ class RunningReduce(Operation):
     def traits(self, node: Node) -> Traits:
         kept = kept_for("a row per key", self.ttl_us)
         return keyed(
-            arrival="the rows that its function gets one after the other", state="by_key", kept=kept, ttl_us=self.ttl_us
+            undetermined="what its function returns",
+            arrival="the rows that its function gets one after the other",
+            state="by_key",
+            kept=kept,
+            ttl_us=self.ttl_us,
         )
 
     def describe(self, node: Node) -> Settings:

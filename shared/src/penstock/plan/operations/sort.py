@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.plan.operation import Columns, Operation, Settings, UpsertKey, key_columns
+from penstock.plan.operation import Columns, Operation, Settings, UpsertKey, key_columns, undetermined
 from penstock.plan.traits import LateBehindWatermark, Traits, keyed
 from penstock.types import schema_to_json
 
@@ -34,6 +34,7 @@ class Sort(Operation):
     def traits(self, node: Node) -> Traits:
         """Where rows wait for the end of the input, event time does, too: some rows are old by then."""
         return keyed(
+            undetermined=undetermined(order.expr for order in self.by),
             arrival="the order of rows that are equal in all that they are sorted by",
             state="scanned",
             kept="a row until event time has passed it" if self.by_event_time else "all rows, until the input ends",

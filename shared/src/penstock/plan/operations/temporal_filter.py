@@ -50,7 +50,7 @@ class TemporalFilter(Operation):
 
     def traits(self, node: Node) -> Traits:
         *_, last = self.bounds.values()
-        return keyed(arrival="", state="scanned", kept=f"a row until event time reaches {last.expr}")
+        return keyed(undetermined="", arrival="", state="scanned", kept=f"a row until event time reaches {last.expr}")
 
     def describe(self, node: Node) -> Settings:
         return {name: str(bound.expr) for name, bound in self.bounds.items()}

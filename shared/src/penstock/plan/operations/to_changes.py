@@ -28,7 +28,13 @@ class ToChanges(Operation):
 
     def traits(self, node: Node) -> Traits:
         kept = kept_for("the last row of a key", self.ttl_us, of_changes=self.retracted is not None)
-        return keyed(arrival="the changes of a key before its last", state="by_key", kept=kept, ttl_us=self.ttl_us)
+        return keyed(
+            undetermined="",
+            arrival="the changes of a key before its last",
+            state="by_key",
+            kept=kept,
+            ttl_us=self.ttl_us,
+        )
 
     def describe(self, node: Node) -> Settings:
         return {"keys": list(node.inputs[0].keys)}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.functions.windows.definitions import RANK, RETRACTED
-from penstock.plan.operation import Columns, Operation, Settings, UpsertKey, key_columns, key_of_subset
+from penstock.plan.operation import Columns, Operation, Settings, UpsertKey, key_columns, key_of_subset, undetermined
 from penstock.plan.traits import Traits, kept_for, keyed
 from penstock.types import schema_to_json
 
@@ -60,6 +60,7 @@ class Top(Operation):
         source = node.inputs[0]
         what = "all current rows of a key" if self.keeps_all(source) else "the best rows of a key"
         return keyed(
+            undetermined=undetermined(order.expr for order in self.by),
             arrival=f"{rows} are among these" if self.rank is None else f"{ranks} of equal rows have these",
             state="by_key",
             kept=kept_for(what, self.ttl_us, of_changes=source.updates),

@@ -25,6 +25,7 @@ from penstock.plan.operation import (
     described,
     joined,
     key_columns,
+    undetermined,
 )
 from penstock.plan.traits import LateForWindows, Traits, keyed, with_lateness
 
@@ -64,6 +65,7 @@ class WindowAggregate(Operation):
     def traits(self, node: Node) -> Traits:
         mergeable = self.late is None and all(is_mergeable(expr) for _, expr in self.aggregates)
         return keyed(
+            undetermined=undetermined(expr for _, expr in self.aggregates),
             arrival=arrival_of_aggregates(self.aggregates),
             state="scanned",
             kept=with_lateness("aggregates per window, until it ends", self.allowed_lateness_us),

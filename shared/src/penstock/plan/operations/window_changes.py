@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.functions.windows.definitions import FixedWindow, describe_window
-from penstock.plan.operation import Columns, Named, Operation, Settings, UpsertKey, described, key_columns
+from penstock.plan.operation import Columns, Named, Operation, Settings, UpsertKey, described, key_columns, undetermined
 from penstock.plan.operations.aggregate_changes import kept_of_changes
 from penstock.plan.traits import LateForItsWindow, Traits, keyed
 
@@ -32,7 +32,14 @@ class WindowChanges(Operation):
     def traits(self, node: Node) -> Traits:
         """The windows' reach is that of `AssignWindows` before it."""
         kept = f"{kept_of_changes(self.aggregates)} of a window, until it ends"
-        return keyed(arrival="", state="scanned", kept=kept, watermark_lag_us=0, late=LateForItsWindow())
+        return keyed(
+            undetermined=undetermined(expr for _, expr in self.aggregates),
+            arrival="",
+            state="scanned",
+            kept=kept,
+            watermark_lag_us=0,
+            late=LateForItsWindow(),
+        )
 
     def describe(self, node: Node) -> Settings:
         named = described(self.aggregates)

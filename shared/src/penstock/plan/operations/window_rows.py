@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING, Any
 from penstock.core.times import format_duration
 from penstock.functions.process_functions import describe_states
 from penstock.functions.windows.definitions import GlobalWindow, RowWindow, describe_window, reach_us
-from penstock.functions.windows.triggers import AtWatermark, EveryEventTime, PurgingTrigger
-from penstock.plan.operation import Columns, Named, Operation, Settings, UpsertKey, described, joined, key_columns
+from penstock.functions.windows.triggers import AtWatermark, EveryEventTime, PurgingTrigger, is_users
+from penstock.plan.operation import (
+    Columns,
+    Named,
+    Operation,
+    Settings,
+    UpsertKey,
+    described,
+    joined,
+    key_columns,
+    undetermined,
+)
 from penstock.plan.operations.process_rows import sets_processing_timers
 from penstock.plan.operations.window_aggregate import arrival_of_aggregates, key_with_window
 from penstock.plan.traits import LateForWindows, Traits, with_lateness
@@ -56,6 +66,7 @@ class WindowRows(Operation):
             reach_us=reach_us(self.window),
             late=None if isinstance(self.window, GlobalWindow) else LateForWindows(self.window, self.allowed_lateness_us),
             late_tag=None if self.late is None else self.late.name, combinable=False, arrival=self._arrival(),
+            undetermined=self._undetermined(),
             broadcast_inputs=frozenset(), not_in_batch=self._not_in_batch(),
         )  # fmt: skip
 
@@ -77,6 +88,10 @@ class WindowRows(Operation):
                 firings = "which rows are in a window when its trigger fires"
         of_rows = arrival_of_aggregates(self.aggregates) if self.aggregates else "in which order its function gets rows"
         return joined([firings, of_rows])
+
+    def _undetermined(self) -> str:
+        of_rows = undetermined(expr for _, expr in self.aggregates) if self.aggregates else "what its function does"
+        return joined(["when its trigger fires" if is_users(self.trigger) else "", of_rows])
 
     def _not_in_batch(self) -> str:
         if self.trigger.timers != "processing" and not sets_processing_timers(type(self.trigger)):

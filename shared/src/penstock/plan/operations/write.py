@@ -24,7 +24,7 @@ class Write(Operation):
         return "write"
 
     def traits(self, node: Node) -> Traits:
-        return replace(per_row(), role="sink")
+        return replace(per_row(undetermined=""), role="sink")
 
     def describe(self, node: Node) -> Settings:
         return {"sink": self.sink.kind, **self.sink.describe()}
