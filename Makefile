@@ -30,6 +30,7 @@ help: ## Print the targets
 setup: .venv/.ready ## Install the locked requirements into .venv
 
 .venv/.ready: requirements.lock shared/pyproject.toml $(SERVICES:=/pyproject.toml)
+	@echo "installing the locked requirements into .venv, which takes a minute or two the first time"
 	$(PYTHON) -m venv .venv
 	awk '/^[^ ]/ {kept = /^uv==/} kept' requirements.lock > .venv/uv.txt
 	$(BIN)/python -m pip install --quiet --require-hashes -r .venv/uv.txt
@@ -59,14 +60,17 @@ lock: ## Write requirements.lock anew from the pyproject files
 		--constraint requirements.lock - --output-file infra/images/requirements-documentation.txt
 
 demo: setup ## Run the first example on 20,000 real flights, here and on Spark, and compare the rows
+	@echo "running examples/departures.py embedded, in one process that needs nothing but Python"
 	$(BIN)/penstock run --fresh examples/departures.py
 	@echo "the result lies in out/departures; its first lines:"
 	@cat out/departures/part-* | head -n 3
 	@if ! command -v java >/dev/null && ! test -x "$$JAVA_HOME/bin/java"; then \
-		echo "the same file runs on Spark where there is Java 17 (none is found): see docs/spark.md"; exit; fi; \
-	set -e; $(BIN)/penstock run examples/departures.py --engine spark --param out=out/departures-spark; \
+		echo "the same file runs on Spark where there is Java 17 (none is found): see docs/spark.md"; \
+		echo "next: docs/tutorial.md kills this run and resumes it, then starts a cluster"; exit; fi; \
+	set -e; echo "running the same file on Spark, which takes half a minute to start"; $(BIN)/penstock run examples/departures.py --engine spark --param out=out/departures-spark; \
 	sort out/departures/part-* > out/departures.rows; sort out/departures-spark/part-* | diff out/departures.rows -; \
-	echo "Spark gave the same $$(wc -l < out/departures.rows) rows: out/departures-spark"
+	echo "Spark gave the same $$(wc -l < out/departures.rows) rows: out/departures-spark"; \
+	echo "next: docs/tutorial.md kills this run and resumes it, then starts a cluster"
 
 platform: setup ## Fetch what the tests' Kafka, MinIO and Redis run from, into ~/.cache/penstock, and install Chromium (once)
 	@command -v redis-server >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \

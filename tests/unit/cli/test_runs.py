@@ -76,7 +76,10 @@ def test_the_status_of_a_run() -> None:
     assert "attempts     2, the one before is lost: killed" in working
     assert "Spark UI     http://here:4040" in working
     done = "\n".join(run_status_lines(detail(FINISHED, counts={"events": {"rows_in": 400}})))
-    assert "rows read: 400 in 4.0 s (100 rows/s)" in done
+    assert "rows read: 400 in 4.0 s\n" in done  # most of which Spark needed to start
+    longer = replace(FINISHED, ended_us=(FINISHED.began_us or 0) + 100_000_000)
+    done = "\n".join(run_status_lines(detail(longer, counts={"events": {"rows_in": 400}})))
+    assert "rows read: 400 in 100.0 s (4 rows/s)" in done
     carried = "\n".join(run_status_lines(detail(FINISHED, counts={"events": {"rows_in": 400}}, computed=False)))
     assert "rows read: 400\n" in carried
     failed = run_status_lines(detail(FAILED, frames='  File "counts.py", line 3, in checked\n'))

@@ -68,6 +68,8 @@ def operator_name(operator: JobOperator) -> str:
     )
 
 
+_SPARK_STARTS_S: Final = 60
+"""A run on Spark that is over within this time was for the most part Spark's start: planning, workers, compilation."""
 _LOSSES: Final[tuple[tuple[str, OperatorCounter], ...]] = (
     ("late", "late_rows"), ("bad", "bad_rows"), ("forgotten", "forgotten_keys"), ("lost", "lost_changes"),
 )  # fmt: skip
@@ -188,12 +190,26 @@ def _late_advice(operator: JobOperator) -> str:
 
 
 def row_lines(
-    graph: JobGraph, total: Callable[[str, OperatorCounter], int], seconds: float | None, since: str = ""
+    graph: JobGraph,
+    total: Callable[[str, OperatorCounter], int],
+    seconds: float | None,
+    since: str = "",
+    *,
+    start_s: float = 0,
 ) -> list[str]:
-    """What became of the rows. `total` gives a counter of an operator; without `seconds` nothing is said of the speed."""
+    """What became of the rows.
+
+    Args:
+        graph: the job.
+        total: gives a counter of an operator.
+        seconds: how long it took; None if that says nothing of the speed.
+        since: what the counters begin with.
+        start_s: no rate is given of what took no longer than this, which the engine needs to start.
+    """
     read = sum(total(operator.id, "rows_in") for operator in graph.operators() if operator.verb == "read")
-    speed = "" if seconds is None else f" in {seconds:.1f} s ({read / max(seconds, 0.001):,.0f} rows/s)"
-    lines = [f"rows read{since}: {read:,}{speed}"]
+    took = "" if seconds is None else f" in {seconds:.1f} s"
+    rate = "" if seconds is None or seconds < start_s else f" ({read / max(seconds, 0.001):,.0f} rows/s)"
+    lines = [f"rows read{since}: {read:,}{took}{rate}"]
     for operator in graph.operators():
         late, bad = total(operator.id, "late_rows"), total(operator.id, "bad_rows")
         name = operator_name(operator)
@@ -215,7 +231,11 @@ def row_lines(
 
 def run_row_lines(graph: JobGraph, counts: Mapping[str, Mapping[str, int]], seconds: float | None) -> list[str]:
     """The same of a run on Spark, which counts what would have been late."""
-    lines = row_lines(graph, lambda operator, counter: counts.get(operator, {}).get(counter, 0), seconds)
+
+    def total(operator: str, counter: OperatorCounter) -> int:
+        return counts.get(operator, {}).get(counter, 0)
+
+    lines = row_lines(graph, total, seconds, start_s=_SPARK_STARTS_S)
     for operator in graph.operators():
         kept = counts.get(operator.id, {}).get(LATE_ROWS_KEPT, 0)
         if kept:
