@@ -586,7 +586,7 @@ async def test_a_rate_is_that_of_all_files(tmp_path: Path) -> None:
     reader = driver(lines(tmp_path, rate=40), time=time)
     await reader.open(())
     found: list[int] = []
-    for time.ms in range(0, 1_001, 10):
+    for time.ms in range(0, 1_001, 25):
         for _ in range(8):
             batch = await reader.step()
             found += batch.frame["n"].to_list() if batch.frame is not None else []
