@@ -205,40 +205,39 @@ AGGREGATES: Final = (
                       "Number of rows, or of rows where x is not null.", "count", _COUNTED),
     AggregateFunction("sum", "x.sum()", _sum,
                       "Sum as int64, uint64, float64, duration or a decimal of 38 digits; true counts as 1. Nulls are "
-                      "left out; null if all are null. A sum of integers or decimals that does not fit fails the job "
-                      "where it is a result (of running sums, which of them are sent depends on batches); a sum of "
-                      "floats between 1e-13 and 3e16 (and of zeros) is exact, rounded once, and so the same whatever "
-                      "the batches.", "sum", _SUMMED),
+                      "ignored; null if all are null. A result of integers or decimals that does not fit its type fails "
+                      "the job (which running sums are results depends on batches). A sum of floats between 1e-13 and "
+                      "3e16 (and zeros) is exact and rounded once, so it does not depend on batches.", "sum", _SUMMED),
     AggregateFunction("mean", "x.mean()", _mean,
-                      "Sum divided by count in float64. Of integers the true quotient, rounded once: their sum does not "
-                      "wrap around. Of durations rounded down to microseconds, of decimals to 6 digits behind the "
-                      "point or their own, halves away from zero. Nulls are left out; null if all are null.", "avg",
+                      "Sum divided by count in float64. For integers it is the exact quotient, rounded once: their sum "
+                      "does not wrap around. Means of durations are rounded down to microseconds, those of decimals to 6 "
+                      "digits or their own scale, halves away from zero. Nulls are ignored; null if all are null.", "avg",
                       _COUNTED),
     AggregateFunction("min", "x.min()", _extreme,
-                      "The least value; nulls are left out, and so is NaN unless there is nothing else. Of zeros "
-                      "0.0, never -0.0.", "min", _LEAST),
+                      "The smallest value; nulls are ignored, and so is NaN unless all are NaN. Zero is 0.0, never "
+                      "-0.0.", "min", _LEAST),
     AggregateFunction("max", "x.max()", _extreme,
-                      "The greatest value; nulls are left out, and so is NaN unless there is nothing else (some SQL "
-                      "engines give NaN). Of zeros 0.0, never -0.0.", "max", _GREATEST),
+                      "The largest value; nulls are ignored, and so is NaN unless all are NaN (some SQL engines give "
+                      "NaN). Zero is 0.0, never -0.0.", "max", _GREATEST),
     AggregateFunction("std", "x.std(ddof=1)", _variance,
-                      "Standard deviation in float64: of a sample as in Polars, or of all with ddof=0. Nulls are left "
-                      "out; null for ddof values or fewer. The root of the variance.", "stddev_samp"),
+                      "Standard deviation in float64, the root of the variance: of a sample as in Polars, or of the "
+                      "population with ddof=0. Nulls are ignored; null for ddof values or fewer.", "stddev_samp"),
     AggregateFunction("var", "x.var(ddof=1)", _variance,
-                      "Variance in float64: of a sample as in Polars, or of all with ddof=0. Nulls are left out; null "
-                      "for ddof values or fewer. Exact, rounded once, for up to a million values that are 0 or from "
-                      "2.5e-4 to 3e16; of smaller ones that hardly differ only nearly: multiply them by a power of two "
-                      "before.", "var_samp"),
+                      "Variance in float64: of a sample as in Polars, or of the population with ddof=0. Nulls are "
+                      "ignored; null for ddof values or fewer. Exact and rounded once for up to a million values that "
+                      "are 0 or from 2.5e-4 to 3e16. For smaller values that hardly differ it is approximate: multiply them "
+                      "by a power of two first.", "var_samp"),
     AggregateFunction("any", "x.any()", _condition,
-                      "Whether a condition holds in one row at least; null counts as false.", "bool_or"),
+                      "Whether a condition is true in at least one row; null counts as false.", "bool_or"),
     AggregateFunction("all", "x.all()", _condition,
-                      "Whether a condition holds in every row; null counts as true.", "bool_and"),
+                      "Whether a condition is true in every row; null counts as true.", "bool_and"),
     AggregateFunction("max_by", "x.max_by(y)", _row_by,
-                      "The value, null or not, of the row with the largest y, of several the first by event time, "
-                      "then arrival. Rows in which y is null or NaN are left out.", "max_by",
+                      "The value, null or not, of the row with the largest y; of several such rows the first by event "
+                      "time, then arrival. Rows in which y is null or NaN are ignored.", "max_by",
                       arrival=_EQUAL_ROWS),
     AggregateFunction("min_by", "x.min_by(y)", _row_by,
-                      "The value, null or not, of the row with the smallest y, of several the first by event time, "
-                      "then arrival. Rows in which y is null or NaN are left out.", "min_by",
+                      "The value, null or not, of the row with the smallest y; of several such rows the first by event "
+                      "time, then arrival. Rows in which y is null or NaN are ignored.", "min_by",
                       arrival=_EQUAL_ROWS),
     AggregateFunction("first", "x.first()", _one_row,
                       "The value, null or not, of the row with the smallest event time; of several the one that "
@@ -253,8 +252,8 @@ AGGREGATES: Final = (
                       "NaN, -0.0 equals 0.0.", "count distinct"),
     AggregateFunction("mode", 'x.mode(ties="first")', _mode,
                       "The most frequent value; of several the one whose first row has the smallest event time, then "
-                      'arrived first, or with ties="least" the least. Nulls are left out, null if all are null. NaN '
-                      "equals NaN, -0.0 equals 0.0. Keeps different values and how often they came as state.", "mode",
+                      'arrived first, or with ties="least" the smallest. Nulls are ignored, null if all are null. NaN '
+                      "equals NaN, -0.0 equals 0.0. Keeps all different values and their counts as state.", "mode",
                       arrival=_EQUALLY_FREQUENT, settled_by=("ties", "least")),
     AggregateFunction("collect", "x.collect()", _collect,
                       "All values, nulls included, as a list ordered by event time, then arrival.", "list",
@@ -262,29 +261,28 @@ AGGREGATES: Final = (
                       arrival=_LISTED),
     AggregateFunction("top_k_by", "x.top_k_by(y, 3)", _best_rows,
                       "The values, nulls included, of the rows with the largest y as a list, the largest first; of equal "
-                      "ones in order of event time, then arrival. Null and NaN are behind all others. Keeps so many rows "
-                      "as state.",
+                      "ones in order of event time, then arrival. Null and NaN come last. Keeps that many rows as state.",
                       arrival=_LISTED),
     AggregateFunction("bottom_k_by", "x.bottom_k_by(y, 3)", _best_rows,
                       "The values, nulls included, of the rows with the smallest y as a list, the smallest first; of "
-                      "equal ones in order of event time, then arrival. Null and NaN are behind all others. Keeps so "
-                      "many rows as state.",
+                      "equal ones in order of event time, then arrival. Null and NaN come last. Keeps that many rows as "
+                      "state.",
                       arrival=_LISTED),
     AggregateFunction("collect_distinct", "x.collect_distinct()", _collect_distinct,
-                      "The different values in ascending order, nulls left out.", "collect_set",
+                      "The different values in ascending order, without nulls.", "collect_set",
                       polars=("unique().drop_nulls().sort()",)),
     AggregateFunction("quantile", "x.quantile(0.99)", _quantile,
-                      "Exact quantile in float64, linear between neighbours; nulls are left out, null if all are null. "
+                      "Exact quantile in float64, linear between neighbours; nulls are ignored, null if all are null. "
                       "Keeps all values as state.", "quantile_cont"),
     AggregateFunction("approx_n_unique", "x.approx_n_unique()", _n_unique,
-                      "Number of different values, nulls not counted: exact up to 4,095, beyond with a standard error of "
-                      "1.6 % (99.7 % of results within 5 %). The same whatever the batches. Keeps 32 KiB as state at "
-                      "most, 8 bytes per value of few.", "approx_count_distinct"),
+                      "Number of different values, nulls not counted: exact up to 4,095, above that with a standard "
+                      "error of 1.6 % (99.7 % of results within 5 %). It does not depend on batches. Keeps at most 32 KiB as "
+                      "state, and 8 bytes per value while there are few.", "approx_count_distinct"),
     AggregateFunction("approx_quantile", "x.approx_quantile(0.99)", _quantile,
-                      "Quantile in float64, linear between neighbours; nulls are left out, null if all are null. Exact "
-                      "up to 2,600 different values; beyond, each neighbour is within 0.4 % of its value if values are "
-                      "within a factor of a million (positive and negative ones together), within 0.8 % for its square, "
-                      "and so on. The same whatever the batches. Keeps 42 KB as state at most.", "approx_quantile",
+                      "Quantile in float64, linear between neighbours; nulls are ignored, null if all are null. Exact up "
+                      "to 2,600 different values. Above that, each neighbour is within 0.4 % of its value if values are "
+                      "within a factor of a million (positive and negative ones together), within 0.8 % for the square "
+                      "of that, and so on. It does not depend on batches. Keeps at most 42 KB as state.", "approx_quantile",
                       polars=("quantile",)),
     AggregateFunction("aggregate", "aggregate(Accumulator(), x, ...)", _count,
                       "A user-defined aggregate; runs Python per row.",
@@ -300,7 +298,7 @@ def _beside(arguments: Arguments) -> tuple[DataType, bool]:
 
 OVER_ROWS: Final = (
     AggregateFunction("row_number", "row_number()", _count,
-                      "How many rows of the key there are up to this one, by event time, then arrival.", "row_number",
+                      "The number of rows of the key up to this one, by event time, then arrival.", "row_number",
                       arrival=_LISTED),
     AggregateFunction("lag", "lag(x, 1, default=...)", _beside,
                       "The value of the row so many rows before this one, by event time, then arrival; where there is "

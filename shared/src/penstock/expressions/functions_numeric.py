@@ -241,7 +241,7 @@ ARITHMETIC: Final = (
     ),
     Function(
         "pow", "a ** b", power, lambda c: c[0].pow(c[1]),
-        "Power. An integer to a constant whole power stays an integer (wraps around); all else is float64.",
+        "Power. An integer to a constant whole power stays an integer and wraps around; otherwise float64.",
         ("pow", "power"),
     ),
     Function("neg", "-a", negation, lambda c: -c[0], "Negation; the smallest integer stays itself.", ("-",)),
@@ -269,26 +269,26 @@ COMPARISONS: Final = (
     ),
     Function(
         "is_in", "x.is_in([1, 2])", membership, _is_in,
-        "Equal to one of the constants; null if x is null. In an empty list is nothing.", ("in",),
+        "Equal to one of the constants; null if x is null. An empty list gives false.", ("in",),
     ),
     Function(
         "and", "a & b", logical, lambda c: c[0] & c[1],
-        "Both; three-valued (Kleene): false wins over null. Of integers the bits that are set in both.", ("and", "&"),
+        "Both; three-valued (Kleene): false wins over null. For integers the bits that are set in both.", ("and", "&"),
         polars=("&", "and_", "bitwise_and"),
     ),
     Function(
         "or", "a | b", logical, lambda c: c[0] | c[1],
-        "Either; three-valued (Kleene): true wins over null. Of integers the bits that are set in either.",
+        "Either; three-valued (Kleene): true wins over null. For integers the bits that are set in either.",
         ("or", "|"), polars=("|", "or_", "bitwise_or"),
     ),
     Function(
         "xor", "a ^ b", logical, lambda c: c[0] ^ c[1],
-        "One but not both; null if either is null. Of integers the bits that are set in one only.", ("xor",),
+        "One but not both; null if either is null. For integers the bits that are set in one only.", ("xor",),
         polars=("^", "xor", "bitwise_xor"),
     ),
     Function(
-        "not", "~a", logical, lambda c: ~c[0], "Negation; null stays null. Of an integer the other bits.", ("not", "~"),
-        polars=("~", "not_"),
+        "not", "~a", logical, lambda c: ~c[0], "Negation; null stays null. For integers, all bits are inverted.",
+        ("not", "~"), polars=("~", "not_"),
     ),
 )  # fmt: skip
 
@@ -363,17 +363,17 @@ NUMBERS: Final = (
     ),
     Function(
         "clip", "x.clip(lower, upper)", _clip_rule, lambda c: c[0].clip(c[1], c[2]),
-        "Held within the bounds; a bound that is None or null does not bind, NaN stays NaN.",
+        "Limited to the bounds; a bound that is None or null is ignored, NaN stays NaN.",
     ),
     Function(
         "min_horizontal", "min_horizontal(a, b, ...)", first_of("compare", _HORIZONTAL),
         lambda c: polars().min_horizontal(list(c.args)),
-        "The least of the arguments; nulls are left out, and so is NaN unless there is nothing else.", ("least",),
+        "The smallest argument; nulls are ignored, and so is NaN unless there is no other value.", ("least",),
     ),
     Function(
         "max_horizontal", "max_horizontal(a, b, ...)", first_of("compare", _HORIZONTAL),
         lambda c: polars().max_horizontal(list(c.args)),
-        "The greatest of the arguments; nulls are left out, and so is NaN unless there is nothing else.",
+        "The largest argument; nulls are ignored, and so is NaN unless there is no other value.",
         ("greatest",),
     ),
 )  # fmt: skip

@@ -78,12 +78,12 @@ def _replaced_strictly(call: Lowering) -> pl.Expr:
 ROWS: Final = (
     Function(
         "replace", 'x.replace({"a": "b"})', _replace_rule, _replaced,
-        "The value that a mapping of constants has for it; what it has none for stays. Null stays null unless None is "
-        "one of the keys.", ("case x when",),
+        "The value that a mapping of constants has for it; values without an entry are unchanged. Null stays null unless "
+        "None is one of the keys.", ("case x when",),
     ),
     Function(
         "replace_strict", 'x.replace_strict({1: "one"}, default="many")', _replace_strict_rule, _replaced_strictly,
-        "The value that a mapping has for it, of the mapping's type, or else the default; without a default a value "
-        "that is not in the mapping fails the row. Null stays null unless None is one of the keys.", ("case x when",),
+        "The value that a mapping has for it, of the mapping's type, or the default. Without a default, a value that is "
+        "not in the mapping fails the row. Null stays null unless None is one of the keys.", ("case x when",),
     ),
 )  # fmt: skip
