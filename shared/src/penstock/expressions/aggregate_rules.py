@@ -225,8 +225,8 @@ AGGREGATES: Final = (
     AggregateFunction("var", "x.var(ddof=1)", _variance,
                       "Variance in float64: of a sample as in Polars, or of the population with ddof=0. Nulls are "
                       "ignored; null for ddof values or fewer. Exact and rounded once for up to a million values that "
-                      "are 0 or from 2.5e-4 to 3e16. For smaller values that hardly differ it is approximate: multiply them "
-                      "by a power of two first.", "var_samp"),
+                      "are 0 or from 2.5e-4 to 3e16. For smaller values that hardly differ it is approximate: multiply "
+                      "them by a power of two first.", "var_samp"),
     AggregateFunction("any", "x.any()", _condition,
                       "Whether a condition is true in at least one row; null counts as false.", "bool_or"),
     AggregateFunction("all", "x.all()", _condition,
@@ -276,14 +276,14 @@ AGGREGATES: Final = (
                       "Keeps all values as state.", "quantile_cont"),
     AggregateFunction("approx_n_unique", "x.approx_n_unique()", _n_unique,
                       "Number of different values, nulls not counted: exact up to 4,095, above that with a standard "
-                      "error of 1.6 % (99.7 % of results within 5 %). It does not depend on batches. Keeps at most 32 KiB as "
-                      "state, and 8 bytes per value while there are few.", "approx_count_distinct"),
+                      "error of 1.6 % (99.7 % of results within 5 %). It does not depend on batches. Keeps at most 32 KiB "
+                      "as state, and 8 bytes per value while there are few.", "approx_count_distinct"),
     AggregateFunction("approx_quantile", "x.approx_quantile(0.99)", _quantile,
                       "Quantile in float64, linear between neighbours; nulls are ignored, null if all are null. Exact up "
                       "to 2,600 different values. Above that, each neighbour is within 0.4 % of its value if values are "
                       "within a factor of a million (positive and negative ones together), within 0.8 % for the square "
-                      "of that, and so on. It does not depend on batches. Keeps at most 42 KB as state.", "approx_quantile",
-                      polars=("quantile",)),
+                      "of that, and so on. It does not depend on batches. Keeps at most 42 KB as state.",
+                      "approx_quantile", polars=("quantile",)),
     AggregateFunction("aggregate", "aggregate(Accumulator(), x, ...)", _count,
                       "A user-defined aggregate; runs Python per row.",
                       arrival="the rows that its accumulator gets one after the other"),

@@ -52,8 +52,8 @@ ROWS: Final = (
         "json.get", 'x.json.get("$.a.b[0]", int)', _get_rule,
         lambda c: c[0].str.json_path_match(c.option("path")),
         "The value at a path within JSON text, as text or as the given type: a string without its quotes, other values "
-        "as JSON. Null if there is no such value, if it is JSON's null, or if the text is no JSON. Numbers with a point are "
-        "read as float64: for exact ones declare a decimal in the schema of the source.",
+        "as JSON. Null if there is no such value, if it is JSON's null, or if the text is no JSON. Numbers with a point "
+        "are read as float64: for exact ones declare a decimal in the schema of the source.",
         ("json_value", "json_extract_string", "->>"), polars=("str.json_path_match",),
     ),
     Function(
