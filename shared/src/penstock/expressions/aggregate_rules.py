@@ -276,8 +276,8 @@ AGGREGATES: Final = (
                       "Keeps all values as state.", "quantile_cont"),
     AggregateFunction("approx_n_unique", "x.approx_n_unique()", _n_unique,
                       "Number of different values, nulls not counted: exact up to 4,095, above that with a standard "
-                      "error of 1.6 % (99.7 % of results within 5 %). It does not depend on batches. Keeps at most 32 KiB "
-                      "as state, and 8 bytes per value while there are few.", "approx_count_distinct"),
+                      "error of 1.6 % (99.7 % of results within 5 %). It does not depend on batches. Keeps at most 32 "
+                      "KiB as state, and 8 bytes per value while there are few.", "approx_count_distinct"),
     AggregateFunction("approx_quantile", "x.approx_quantile(0.99)", _quantile,
                       "Quantile in float64, linear between neighbours; nulls are ignored, null if all are null. Exact up "
                       "to 2,600 different values. Above that, each neighbour is within 0.4 % of its value if values are "
