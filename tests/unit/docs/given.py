@@ -161,5 +161,6 @@ GIVEN: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "docs/redis.md": everything,
     "docs/sql.md": everything,
     "docs/sqlite.md": everything,
+    "docs/time.md": everything,
     "docs/windows.md": everything,
 }
