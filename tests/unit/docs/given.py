@@ -155,6 +155,7 @@ GIVEN: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "docs/http.md": everything,
     "docs/iceberg.md": _iceberg,
     "docs/joins.md": everything,
+    "docs/kafka.md": everything,
     "docs/postgres.md": everything,
     "docs/opensearch.md": everything,
     "docs/patterns.md": _patterns,
