@@ -60,7 +60,7 @@ _FINER: Final = r"(:[0-9]{2}\.[0-9]{6})[0-9]+"
 _MAY_BE_FINER: Final = re.compile(_FINER.encode())
 _PIECE_BYTES: Final = 512 << 10
 """Blocks are decoded in pieces of about this size, so that row objects are columns before they leave the processor's
-caches. The gain is not certain: docs/performance.md has the measurements."""
+caches. The gain is not certain: benchmarks/tried.md has the measurements."""
 _HINTS: Final[dict[str, Any]] = {
     "boolean": bool, "string": str, "binary": bytes, "date": date, "time": time, "timestamp": datetime,
     "duration": timedelta,
