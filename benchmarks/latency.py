@@ -15,7 +15,7 @@ from benchmarks.running import ROOT
 
 PAGE = ROOT / "docs" / "performance.md"
 PICTURE = ROOT / "docs" / "pictures" / "latency.svg"
-HEADING = "### How soon a result is there"
+HEADING = "### Result latency"
 
 
 def latencies(page: str) -> dict[str, dict[str, float]]:

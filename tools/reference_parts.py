@@ -345,7 +345,7 @@ shows it: [guarantees](connectors.md#guarantees).
     ),
     Part(
         "Lookups",
-        "`stream.join(postgres.Lookup(...), on=...)`; more in [joins](joins.md#with-another-system).",
+        "`stream.join(postgres.Lookup(...), on=...)`; more in [joins](joins.md#lookup-joins).",
         tuple([entry for name in ("postgres", "redis", "http") for entry in _connector(name, "Lookup")]),
         lambda: _options(lookups.LookupOptions, "lookup"),
     ),

@@ -133,7 +133,7 @@ def _held(facts: JobFacts, load: Load, silent: list[TaskView]) -> JobFinding:
             else "has no idle_after=: give it one, such as idle_after='1m', after which a silent split is not waited for"
         )
         + "; or find out why nobody writes there.",
-        doc="docs/time.md#how-far-time-has-come",
+        doc="docs/time.md#watermarks",
     )  # fmt: skip
 
 

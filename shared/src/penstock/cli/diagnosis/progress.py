@@ -161,7 +161,7 @@ def _calls(cause: Load, seen: str) -> JobFinding:
         meaning=f"{cause.name} has as many calls under way as it may have, and waits for their answers.",
         advice="Look at who answers the calls; raise capacity= if they bear more calls at a time, "
         "lower timeout= if some hang.",
-        doc="docs/async.md#what-can-be-said",
+        doc="docs/async.md#options",
     )  # fmt: skip
 
 
