@@ -39,10 +39,10 @@ def settings_page() -> str:
     lines = [
         "# Settings\n",
         MADE + "\n",
-        "A cluster is described by a file in TOML (`--cluster FILE`, the variable `PENSTOCK_CLUSTER`, or",
-        "`.penstock/cluster.toml`, which `penstock up` writes). Variables count before the file. How the connections to",
-        "Kafka, Redis and the store are secured is told in [Kafka](kafka.md#tls-and-logins), who may do what in",
-        "[security](security.md).\n",
+        "A cluster is described by a TOML file (`--cluster FILE`, the variable `PENSTOCK_CLUSTER`, or",
+        "`.penstock/cluster.toml`, which `penstock up` writes). Variables override the file. The page",
+        "[Kafka](kafka.md#tls-and-logins) explains how connections to Kafka, Redis and the store are secured, and",
+        "[security](security.md) who may do what.\n",
         *_table("PENSTOCK_", ClusterSettings),
     ]
     for item in fields(ClusterSettings):
@@ -89,8 +89,9 @@ def command_page() -> str:
     """Every command with its options, from the parsers themselves."""
     lines = [
         "# Command line\n",
-        MADE + " `penstock COMMAND --help` prints the same.\n",
-        "Exit codes: 0, 1 (failed), 2 (used wrongly), 130 (interrupted).\n",
+        "This page lists every command of `penstock` with its options, as `penstock COMMAND --help` prints them.\n",
+        MADE + "\n",
+        "Exit codes: 0 (success), 1 (failure), 2 (wrong usage), 130 (interrupted).\n",
     ]
     for name, summary, parser in commands():
         lines += [f"## `penstock {name}`\n", f"{summary}\n", *_described(parser)]
@@ -159,9 +160,9 @@ def rest_page() -> str:
         [
             "# REST, path by path\n",
             MADE + "\n",
-            "What the two kinds of paths are, and what Flink's do not have here, is told in [REST](rest.md); the roles",
-            "in [security](security.md#roles). The documents' fields stand in `/openapi.json` and at `/docs` of a",
-            "dispatcher.\n",
+            "[REST](rest.md) explains the two kinds of paths and which of Flink's are missing, and",
+            "[security](security.md#roles) the roles. The fields of the documents are in `/openapi.json` and at `/docs`",
+            "of a dispatcher.\n",
             "## Penstock's own\n",
             *_routes(own),
             "\n## Flink's\n",
