@@ -53,10 +53,12 @@ class CoordinatorOptions(ServiceOptions, ApplicationOptions, ScalingOptions):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a coordinator; the exit code."""
     parser = service_parser(
-        "coordinator", "JobManager and ResourceManager of a cluster: of several, one leads.", "127.0.0.1:8082"
+        "coordinator",
+        "Run the JobManager and ResourceManager of a cluster; of several coordinators, one leads.",
+        "127.0.0.1:8082",
     )
     parser.add_argument(
-        "--lease-ttl", default="15s", metavar="TIME", help="how long a leader is waited for that does not answer (15s)"
+        "--lease-ttl", default="15s", metavar="TIME", help="how long to wait for a leader that does not answer (15s)"
     )
     parser.add_argument(
         "--worker-timeout", default="10s", metavar="TIME", help="how long a silent worker counts as alive (10s)"

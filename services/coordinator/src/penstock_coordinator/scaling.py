@@ -31,11 +31,13 @@ def add_scaling_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the number of task managers, on Kubernetes")
     group.add_argument(
         "--scale-statefulset", metavar="NAME",
-        help="set the number of pods of this StatefulSet, beside this pod, to what jobs want",
+        help="scale this StatefulSet, in the namespace of this pod, to the slots that jobs want",
     )  # fmt: skip
     group.add_argument("--scale-slots", type=int, default=1, metavar="N", help="slots that each of them has (1)")
-    group.add_argument("--scale-min", type=int, default=1, metavar="N", help="never fewer task managers (1)")
-    group.add_argument("--scale-max", type=int, default=10, metavar="N", help="never more task managers (10)")
+    group.add_argument("--scale-min", type=int, default=1, metavar="N", help="the minimum number of task managers (1)")
+    group.add_argument(
+        "--scale-max", type=int, default=10, metavar="N", help="the maximum number of task managers (10)"
+    )
     group.add_argument(
         "--slot-idle-timeout", default="60s", metavar="TIME",
         help="how long a task manager that no job uses is kept (60s)",

@@ -45,7 +45,9 @@ class DispatcherOptions(ServiceOptions):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a dispatcher; the exit code."""
-    parser = service_parser("dispatcher", "The REST interface of a cluster; run as many as you like.", "127.0.0.1:8081")
+    parser = service_parser(
+        "dispatcher", "Serve the REST interface of a cluster; run as many dispatchers as you like.", "127.0.0.1:8081"
+    )
     parser.add_argument(
         "--allowed-host", action="append", default=[], metavar="NAME",
         help="a name that clients call this service by, besides localhost, addresses and those in rest of the settings",

@@ -74,7 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--allow-overrides", action="store_true", help="let runs name a master and settings of Spark of their own"
     )
-    parser.add_argument("--concurrent", type=int, default=1, metavar="N", help="runs at a time; others wait (1)")
+    parser.add_argument(
+        "--concurrent", type=int, default=1, metavar="N", help="the number of concurrent runs; others wait (1)"
+    )
     parser.add_argument(
         "--dir", default=DEFAULT_FOLDER, metavar="DIR",
         help=f"what makes runs repeatable, and the files of those at work ({DEFAULT_FOLDER})",

@@ -49,15 +49,17 @@ class TaskManagerOptions(ServiceOptions):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a task manager; the exit code."""
-    parser = service_parser("taskmanager", "Runs subtasks: one worker process per slot.", "127.0.0.1:8083")
+    parser = service_parser("taskmanager", "Run subtasks, in one worker process per slot.", "127.0.0.1:8083")
     parser.add_argument("--slots", type=positive, default=os.cpu_count() or 1, metavar="N", help="slots (one per core)")
-    parser.add_argument("--memory-mb", type=count, default=0, metavar="MB", help="what a slot may use (no limit)")
+    parser.add_argument(
+        "--memory-mb", type=count, default=0, metavar="MB", help="the memory limit of a slot (no limit)"
+    )
     parser.add_argument(
         "--local-state-mb", type=count, default=1_024, metavar="MB", help="local copies of snapshots, 0: none (1024)"
     )
     parser.add_argument(
         "--broker-patience", default="10m", metavar="TIME",
-        help="how long subtasks wait for brokers that are away before their attempt fails (10m)",
+        help="how long subtasks wait for unavailable brokers before their attempt fails (10m)",
     )  # fmt: skip
     parser.add_argument("--for-job", default="", metavar="JOB", help="serve this job only, and end with it")
     return run_service(parser, argv, TaskManagerOptions, serve)

@@ -39,7 +39,7 @@ def _add_submit(commands: Commands) -> None:
     parser = cluster_parser(
         commands,
         "submit",
-        "Run a pipeline on a cluster; follows it until its end, Ctrl-C leaves it running.",
+        "Run a pipeline on a cluster and follow it until its end; Ctrl-C leaves it running.",
         [
             "penstock submit hot_auctions.py --parallelism 4",
             "penstock submit hot_auctions.py --detach --param topic=bids --checkpoint-interval 1s",
@@ -67,13 +67,15 @@ def _add_submit(commands: Commands) -> None:
     parser.add_argument(
         "--from-savepoint",
         metavar="SAVEPOINT",
-        help="start from it: its path, the folder of an exported one or its s3://bucket/folder, or a job (its newest)",
+        help="start from this savepoint: its path, an exported folder or s3://bucket/folder, or a job (its newest)",
     )
     parser.add_argument(
         "--allow-non-restored", action="store_true", help="drop state of operators that the pipeline does not have"
     )
     parser.add_argument(
-        "--allow-unpublished", action="store_true", help="lose rows that the checkpoint's job never published"
+        "--allow-unpublished",
+        action="store_true",
+        help="start although rows of the checkpoint's job were not published; they are lost",
     )
     parser.add_argument(
         "--write",
@@ -89,8 +91,14 @@ def _add_submit(commands: Commands) -> None:
     parser.add_argument(
         "--per-job", action="store_true", help="run it on task managers that are started for it and end with it"
     )
-    parser.add_argument("--at-least-once", action="store_true", help="do not align barriers: rows may be doubled")
-    parser.add_argument("--checkpoint-interval", default="10s", metavar="TIME", help="between checkpoints (10s)")
+    parser.add_argument(
+        "--at-least-once",
+        action="store_true",
+        help="at-least-once results: barriers are not aligned, and rows may be doubled after a failure",
+    )
+    parser.add_argument(
+        "--checkpoint-interval", default="10s", metavar="TIME", help="the time between checkpoints (10s)"
+    )
     parser.add_argument(
         "--tolerable-failed-checkpoints",
         type=count,
@@ -114,7 +122,9 @@ def _add_submit(commands: Commands) -> None:
     )
     _add_timeout(parser, "60s", "for the cluster to accept it")
     spark = parser.add_argument_group("options of --engine spark")
-    spark.add_argument("--run-id", metavar="ID", help="names this run: what finished by this name is not run again")
+    spark.add_argument(
+        "--run-id", metavar="ID", help="the id of this run: a run of this id that has finished is not run again"
+    )
     add_run_options(spark)
     spark.add_argument(
         "--every",
@@ -137,10 +147,10 @@ def _add_looking(commands: Commands) -> None:
         "List the jobs of a cluster, runs on Spark among them.",
         ["penstock jobs", "penstock jobs --all --json"],
     )
-    parser.add_argument("--all", action="store_true", help="those that have ended too")
+    parser.add_argument("--all", action="store_true", help="include jobs that have ended")
     parser.set_defaults(command=Command("penstock.cli.jobs:jobs_command"))
     for name, summary in (
-        ("status", "Show how a job is: state, vertices, rates, what it waits for."),
+        ("status", "Show the state of a job: vertices, rates, what it waits for."),
         ("checkpoints", "List the newest checkpoints and savepoints of a job."),
         ("metrics", "Print the metrics of a job in Prometheus' text format."),
     ):
@@ -161,9 +171,15 @@ def _add_logs(commands: Commands) -> None:
     )
     parser.add_argument("job", metavar="JOB", help=JOB_OR_RUN)
     parser.add_argument("--follow", action="store_true", help="go on until the job ends, or until Ctrl-C")
-    parser.add_argument("--workers", action="store_true", help="instead, what its worker processes have logged lately")
     parser.add_argument(
-        "--lines", type=positive, default=100, metavar="N", help="with --workers, the last of each (100)"
+        "--workers", action="store_true", help="show the last log lines of its worker processes instead"
+    )
+    parser.add_argument(
+        "--lines",
+        type=positive,
+        default=100,
+        metavar="N",
+        help="with --workers, the number of lines of each process (100)",
     )
 
     parser.set_defaults(command=Command("penstock.cli.logs:logs_command"))
@@ -173,11 +189,11 @@ def _add_operating(commands: Commands) -> None:
     parser = _operation(
         commands,
         "savepoint",
-        "Take a savepoint of a job, which goes on.",
+        "Take a savepoint of a job, which continues to run.",
         ["penstock savepoint hot-auctions", "penstock savepoint 3f9a1c --to backup/monday"],
     )
     parser.add_argument(
-        "--to", metavar="DIR", help="copy it into this folder, or s3://..., too, movable to another store"
+        "--to", metavar="DIR", help="also copy it to this folder or s3://..., from where it can be moved"
     )
     parser = _operation(
         commands,
@@ -185,20 +201,25 @@ def _add_operating(commands: Commands) -> None:
         "Stop a job with a savepoint.",
         ["penstock stop hot-auctions", "penstock stop hot-auctions --drain", "penstock stop --all"],
     )
-    parser.add_argument("--all", action="store_true", help="every job that runs, instead of one")
-    parser.add_argument("--drain", action="store_true", help="let all windows and timers fire before, for good")
+    parser.add_argument("--all", action="store_true", help="all running jobs instead of one")
+    parser.add_argument(
+        "--drain", action="store_true", help="fire all windows and timers first, as at the end of the input"
+    )
     _operation(
-        commands, "cancel", "End a job without a savepoint; what is complete is published.", ["penstock cancel 3f9a1c"]
+        commands,
+        "cancel",
+        "End a job without a savepoint; rows of complete checkpoints are published.",
+        ["penstock cancel 3f9a1c"],
     )
     parser = _operation(
         commands,
         "rescale",
-        "Let a job go on at another parallelism.",
+        "Change the parallelism of a job, keeping its state.",
         ["penstock rescale hot-auctions 4", "penstock rescale hot-auctions 12 --wait --timeout 1h"],
     )
     parser.add_argument("parallelism", type=positive, metavar="N", help="subtasks per operator")
     parser.add_argument(
-        "--wait", action="store_true", help="where slots are missing: go on as it is until they are there"
+        "--wait", action="store_true", help="if slots are missing, keep the job running and wait for them"
     )
 
 
@@ -207,7 +228,11 @@ def _operation(commands: Commands, name: str, summary: str, examples: Sequence[s
     one = "?" if name == "stop" else None
     parser.add_argument("job", metavar="JOB", nargs=one, help=JOB_OR_RUN if name == "cancel" else JOB)
     # The step at work of a job in steps may end in five minutes; then its process is killed.
-    _add_timeout(parser, "6m" if name in ("stop", "cancel") else "5m", "until it is done; it is done nevertheless")
+    _add_timeout(
+        parser,
+        "6m" if name in ("stop", "cancel") else "5m",
+        "until it is done; it is completed even if the command stops waiting",
+    )
 
     parser.set_defaults(command=Command(f"penstock.cli.operate:{name}_command"))
     return parser

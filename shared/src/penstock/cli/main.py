@@ -139,10 +139,17 @@ def _command(
         metavar="NAME=VALUE",
         help="a value for param(NAME, ...) in the file; @env:VARIABLE and @file:PATH keep it off the command line",
     )
-    parser.add_argument("--at-least-once", action="store_true", help="do not align barriers: rows may be doubled")
-    parser.add_argument("--log-format", choices=("text", "json"), default="text", help="how log lines look (text)")
     parser.add_argument(
-        "--log-level", choices=("debug", "info", "warning", "error"), default="error", help="least severity (error)"
+        "--at-least-once",
+        action="store_true",
+        help="at-least-once results: barriers are not aligned, and rows may be doubled after a failure",
+    )
+    parser.add_argument("--log-format", choices=("text", "json"), default="text", help="the format of log lines (text)")
+    parser.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="error",
+        help="the lowest severity that is logged (error)",
     )
     return parser
 
@@ -162,12 +169,14 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
             "penstock run trades.py --engine spark --every 30s --master spark://spark:7077",
         ],
     )
-    parser.add_argument("--checkpoint-interval", default="10s", metavar="TIME", help="between checkpoints (10s)")
-    parser.add_argument("--dir", metavar="DIR", help="where log and snapshots are kept (.penstock/NAME)")
+    parser.add_argument(
+        "--checkpoint-interval", default="10s", metavar="TIME", help="the time between checkpoints (10s)"
+    )
+    parser.add_argument("--dir", metavar="DIR", help="the folder for log and snapshots (.penstock/NAME)")
     parser.add_argument("--resume", action="store_true", help="continue the run that DIR holds")
     parser.add_argument("--fresh", action="store_true", help="discard the unfinished run that DIR holds")
     parser.add_argument(
-        "--metrics", metavar="FILE", help="keep FILE current with all metrics, in Prometheus' text format"
+        "--metrics", metavar="FILE", help="write all metrics to FILE in Prometheus' text format, and keep it current"
     )
     parser.add_argument(
         "--state-backend",
@@ -181,14 +190,20 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         action="store_true",
         help="checkpoints store what has changed since an earlier one, where state is in columns or on rocksdb",
     )
-    parser.add_argument("--no-fsync", action="store_true", help="survive the death of the process, not a power loss")
+    parser.add_argument(
+        "--no-fsync",
+        action="store_true",
+        help="do not sync to disk: survive the death of the process, but not a power loss",
+    )
     parser.add_argument(
         "--ui",
         action="store_true",
         help="serve a dashboard of the run, as long as it lasts, on a free port of 127.0.0.1",
     )
     parser.add_argument("--ui-port", type=port, metavar="PORT", help="the same on this port")
-    parser.add_argument("--ui-keep", action="store_true", help="the same, and keep it after the end until Ctrl-C")
+    parser.add_argument(
+        "--ui-keep", action="store_true", help="the same, and keep serving it after the end until Ctrl-C"
+    )
 
     add_spark_options(parser)
 
@@ -203,7 +218,7 @@ def _add_sql(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser = add_command(
         commands,
         "sql",
-        "Run statements of Flink's SQL on this machine: of a file, of the command line, or of a prompt.",
+        "Run statements in Flink's SQL on this machine: from a file, from the command line, or at a prompt.",
         [
             "penstock sql examples/departures.sql",
             "penstock sql -e \"SELECT origin, COUNT(*) FROM read_jsonl('examples/data/flights.jsonl') GROUP BY origin\"",
@@ -235,7 +250,7 @@ def _add_sql_gateway(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser.add_argument("--parallelism", type=positive, metavar="N", help="subtasks per operator (1)")
     parser.add_argument(
         "--session-idle-timeout", default="10m", metavar="TIME",
-        help="close a session, and end its runs, of which nothing is heard for so long (10m)",
+        help="close a session and end its runs after this time without a request (10m)",
     )  # fmt: skip
     parser.set_defaults(
         command=Command("penstock.cli.sql_gateway:sql_gateway_command"), log_format="text", log_level="error"
@@ -246,7 +261,7 @@ def _add_test(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser = add_command(
         commands,
         "test",
-        "Run tests of files of SQL, which are files of SQL themselves: rows that are given, and what comes of them.",
+        "Run tests of SQL files. Tests are SQL files with input rows and expected results.",
         [
             "penstock test examples",
             "penstock test examples/departures.test.sql -k late",
@@ -256,8 +271,10 @@ def _add_test(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser.add_argument(
         "paths", metavar="PATH", nargs="+", help="a file of tests, or a folder: all *.test.sql below it"
     )
-    parser.add_argument("-k", "--keyword", metavar="TEXT", help="only tests whose name, or file, has this text")
-    parser.add_argument("--update", action="store_true", help="write into the files what came out, where it differs")
+    parser.add_argument("-k", "--keyword", metavar="TEXT", help="only tests whose name or file contains this text")
+    parser.add_argument(
+        "--update", action="store_true", help="write the actual results into the files where they differ"
+    )
     parser.add_argument(
         "--param", action="append", default=[], metavar="NAME=VALUE", help="the value of ${NAME} in quoted texts"
     )
@@ -280,7 +297,9 @@ def _add_plan(commands: argparse._SubParsersAction[_Parser]) -> None:
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="the job graph as JSON")
     shape.add_argument("--dot", action="store_true", help="a Graphviz digraph")
-    parser.add_argument("--submitted", action="store_true", help="as a cluster runs it: sinks may need no exchange")
+    parser.add_argument(
+        "--submitted", action="store_true", help="show it as a cluster runs it: some sinks need no exchange there"
+    )
 
     engines = {
         "embedded": Command("penstock.cli.plan:plan_command"),

@@ -31,7 +31,7 @@ def _add_up(commands: Commands) -> None:
     parser = _parser(
         commands,
         "up",
-        "Start a whole local platform: Kafka, MinIO, Redis and the services; what runs already is left alone.",
+        "Start a local platform: Kafka, MinIO, Redis and the services. Parts that run already are left alone.",
         ["penstock up", "penstock up --slots 4 --kafka-port 9092", "penstock up --json"],
     )
     _add_folder(parser)
@@ -40,7 +40,7 @@ def _add_up(commands: Commands) -> None:
             f"--{server}-port",
             type=port,
             metavar="N",
-            help="where it listens on 127.0.0.1 (a free port, then the same)",
+            help="the port of Kafka on 127.0.0.1 (a free port at first, then the same)",
         )
     parser.add_argument("--slots", type=positive, metavar="N", help="of the task manager (2)")
     parser.add_argument("--coordinators", type=positive, metavar="N", help="how many; one of them leads (1)")
@@ -89,14 +89,14 @@ def _add_doctor(commands: Commands) -> None:
     parser = _parser(
         commands,
         "doctor",
-        "Check that Kafka, Redis and the store do what Penstock builds on; of a JOB, say why it is slow or stuck.",
+        "Check Kafka, Redis and the store; with JOB, say why that job is slow or stuck.",
         ["penstock doctor", "penstock doctor --cluster cluster.toml --json", "penstock doctor hot-auctions"],
     )
     parser.add_argument("job", metavar="JOB", nargs="?", help=f"look at this job instead: {JOB}")
     parser.add_argument(
         "--cluster", metavar="FILE", help="the cluster's settings ($PENSTOCK_CLUSTER, or .penstock/cluster.toml)"
     )
-    parser.add_argument("--create-bucket", action="store_true", help="make the store's bucket first if it is missing")
+    parser.add_argument("--create-bucket", action="store_true", help="create the store's bucket first if it is missing")
     parser.add_argument(
         "--settle-transactions",
         action="store_true",
@@ -114,19 +114,23 @@ def _add_token(commands: Commands) -> None:
         "Make an access token with a role: printed once, with the line by which dispatchers know it.",
         ["penstock token ann --role view", "penstock token ci --role submit --expires 2027-06-30 --json"],
     )
-    parser.add_argument("name", metavar="NAME", help="whose it is, as the audit log will say")
+    parser.add_argument("name", metavar="NAME", help="the name of its owner in the audit log")
     parser.add_argument(
         "--role", required=True, choices=("view", "operate", "submit"),
         help="view: see everything; operate: also cancel, stop, rescale and the like; submit: also run code",
     )  # fmt: skip
-    parser.add_argument("--expires", metavar="DATE", help="its last day, in UTC, as 2027-06-30 (it does not expire)")
+    parser.add_argument(
+        "--expires", metavar="DATE", help="its last day in UTC, such as 2027-06-30 (it does not expire)"
+    )
     parser.add_argument("--json", action="store_true", help="both as JSON")
 
     parser.set_defaults(command=Command("penstock.cli.token:token_command"))
 
 
 def _add_folder(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dir", default=".penstock", metavar="DIR", help="where everything of it lies (.penstock)")
+    parser.add_argument(
+        "--dir", default=".penstock", metavar="DIR", help="the folder of its data, logs and settings (.penstock)"
+    )
 
 
 def port(text: str) -> int:

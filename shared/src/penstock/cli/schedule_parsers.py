@@ -24,10 +24,10 @@ def add_schedule_commands(commands: Commands) -> None:
     )
     listing.set_defaults(command=Command("penstock.cli.schedules:list_command"))
     for name, text in (
-        ("show", "Show a schedule: the runs that are to come, and what became of the last ones."),
-        ("pause", "Let no more runs of a schedule begin; what is at work goes on."),
-        ("resume", "Let a schedule go on after a pause, or after it has stopped at a run that failed."),
-        ("remove", "Remove a schedule; what is at work goes on."),
+        ("show", "Show a schedule: its next runs, and the results of the last ones."),
+        ("pause", "Pause a schedule: no further runs begin; running ones continue."),
+        ("resume", "Resume a schedule after a pause, or after a run has failed."),
+        ("remove", "Remove a schedule; running runs continue."),
     ):
         one = cluster_parser(actions, name, text, [f"penstock schedule {name} orders"])
         one.add_argument("name", metavar="NAME", help="of the schedule")
@@ -45,13 +45,15 @@ def _add_add(actions: Commands) -> None:
             "penstock schedule add clicks clicks.py --cron '0 * * * *' --param from={start} --param to={end}",
         ],
     )
-    parser.add_argument("name", metavar="NAME", help="of the schedule; the ids of its runs begin with it")
+    parser.add_argument("name", metavar="NAME", help="the name of the schedule; the ids of its runs begin with it")
     parser.add_argument("file", metavar="FILE", help="a pipeline file, or file.py:name if it declares several")
     parser.add_argument(
         "--cron", required=True, metavar="TIMES",
         help="minute, hour, day of month, month, day of week; between two times is a period, with a run at its end",
     )  # fmt: skip
-    parser.add_argument("--timezone", default="UTC", metavar="ZONE", help="whose clock is meant (UTC)")
+    parser.add_argument(
+        "--timezone", default="UTC", metavar="ZONE", help="the time zone of --cron and of parameters (UTC)"
+    )
     parser.add_argument(
         "--start", metavar="TIME",
         help="no period begins before this day or time; missed ones are caught up (the period that is now)",
@@ -62,13 +64,13 @@ def _add_add(actions: Commands) -> None:
         help="a value for param(NAME, ...) in the file, with {day}, {start} and {end} of the run's period in it; "
         "@env:VARIABLE and @file:PATH as for submit",
     )  # fmt: skip
-    parser.add_argument("--retries", type=count, default=2, metavar="N", help="of a run that failed (2)")
-    parser.add_argument("--retry-pause", default="5m", metavar="TIME", help="before each of them (5m)")
+    parser.add_argument("--retries", type=count, default=2, metavar="N", help="how often a failed run is retried (2)")
+    parser.add_argument("--retry-pause", default="5m", metavar="TIME", help="the pause before each retry (5m)")
     parser.add_argument(
         "--on-failure", choices=("stop", "skip"), default="stop",
         help="a run has failed for good: begin no other until resumed, or go on with the next (stop)",
     )  # fmt: skip
-    parser.add_argument("--replace", action="store_true", help="put it in the place of another schedule of this name")
+    parser.add_argument("--replace", action="store_true", help="replace a schedule of this name")
     parser.add_argument(
         "--parallelism", type=positive, metavar="N", help="subtasks per operator (as many as Spark runs)"
     )

@@ -56,8 +56,8 @@ def add_spark_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from-savepoint",
         metavar="SAVEPOINT",
-        help="start with its state: the folder of one, its s3://bucket/folder, or on Spark the key of its manifest in a "
-        "cluster's store",
+        help="start with its state: the folder of a savepoint, its s3://bucket/folder, or on Spark the key of its "
+        "manifest in a cluster's store",
     )
     group.add_argument(
         "--to-savepoint",
@@ -85,7 +85,7 @@ def add_backfill(commands: Commands) -> None:
     parser = add_command(
         commands,
         "backfill",
-        "Run the history of a pipeline on Spark, and leave its state as a savepoint for a job to go on from.",
+        "Run the history of a pipeline on Spark, and write a savepoint from which a job continues.",
         [
             "penstock backfill trades.py --to-savepoint history",
             "penstock backfill trades.py --source trades='archive/*.parquet' --until kafka --to-savepoint history",
@@ -107,7 +107,7 @@ def add_backfill(commands: Commands) -> None:
         "--until",
         choices=("kafka",),
         default="kafka",
-        help="where history ends: behind what is in the topics when the run begins (kafka)",
+        help="where history ends: at the end of the topics when the run begins (kafka)",
     )
     parser.add_argument(
         "--to-savepoint", required=True, metavar="DIR", help="the folder of the savepoint, a new one, or s3://..."
@@ -129,11 +129,13 @@ def add_catch_up(commands: Commands) -> None:
     parser = add_command(
         commands,
         "catch-up",
-        "Stop a job, do on Spark what waits for it, and let it go on from there.",
+        "Stop a job, process its backlog on Spark, and start it again from there.",
         ["penstock catch-up hot-auctions", "penstock catch-up 3f9a1c --master spark://spark:7077"],
     )
     parser.add_argument("job", metavar="JOB", help="its id, the first six or more digits of it, or its name")
-    parser.add_argument("--parallelism", type=positive, metavar="N", help="subtasks per operator on Spark (as it runs)")
+    parser.add_argument(
+        "--parallelism", type=positive, metavar="N", help="subtasks per operator on Spark (the job's parallelism)"
+    )
     parser.add_argument(
         "--timeout", default="5m", metavar="TIME", help="how long to wait for the cluster, each time (5m)"
     )
@@ -153,14 +155,16 @@ def add_session_options(group: Any) -> None:
     group.add_argument(
         "--staging",
         metavar="URL",
-        help="where executors leave rows of exactly-once Kafka sinks for the driver, if they share no folder with it: "
+        help="where executors hand rows of exactly-once Kafka sinks to the driver if they share no folder: "
         "s3://bucket/folder",
     )
 
 
 def _add_run_id(group: Any) -> None:
     group.add_argument(
-        "--run-id", metavar="ID", help="names this run: given again, it is only carried to its end (a fresh one)"
+        "--run-id",
+        metavar="ID",
+        help="the id of this run: a run with the same id is continued, or left alone if it has finished (a fresh id)",
     )
 
 

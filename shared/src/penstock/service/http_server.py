@@ -70,9 +70,12 @@ def service_parser(name: str, summary: str, default_http: str) -> argparse.Argum
         metavar="HOST:PORT",
         help=f"where health and metrics are served ({default_http})",
     )
-    parser.add_argument("--log-format", choices=("text", "json"), default="text", help="how log lines look (text)")
+    parser.add_argument("--log-format", choices=("text", "json"), default="text", help="the format of log lines (text)")
     parser.add_argument(
-        "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="least severity (info)"
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="info",
+        help="the lowest severity that is logged (info)",
     )
     return parser
 
