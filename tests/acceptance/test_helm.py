@@ -17,6 +17,7 @@ from penstock.core.times import duration_us
 from penstock.runs.run_scheduler import STEP_GRACE_MS
 from penstock.settings import load_settings
 from penstock_operator.resources import ClusterSpec, SecretKey
+from penstock_operator.submitting import OWNER_LABEL
 
 from .docker import ROOT, run
 
@@ -546,6 +547,9 @@ def test_the_operator(helm: str) -> None:
     )
     assert named_secrets["resourceNames"] == ["demo-token", "t", "other"]
     assert named(tls, "PenstockCluster", "demo")["spec"]["authority"] == {"name": "t", "key": "ca.crt"}
+    narrowed = rendered(helm, *EXTERNAL, "operator.enabled=true", "networkPolicy.restFrom[0].team=a", "secrets.token=t")
+    (rest,) = named(narrowed, "NetworkPolicy", "demo-rest")["spec"]["ingress"]
+    assert {"podSelector": {"matchExpressions": [{"key": OWNER_LABEL, "operator": "Exists"}]}} in rest["from"]
     for wanted, count in (("true", 3), ("false", 0)):
         done = template(helm, *EXTERNAL, f"operator.enabled={wanted}", "--values", "/dev/null", "--include-crds")
         assert done.stdout.count("kind: CustomResourceDefinition") == count, done.stderr
