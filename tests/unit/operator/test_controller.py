@@ -153,6 +153,8 @@ async def test_a_job_is_run_rescaled_upgraded_suspended_resumed_and_deleted(tria
     """Its state goes from one to the other, and at the end every row is in one window, once. The cluster is described."""
     trial.apply()
     first = await trial.running()
+    await trial.until("its checkpoints are seen", lambda: trial.status.get("lastCheckpointTime", "").startswith("20"))
+    assert trial.status["lastCheckpoint"] > 0
     await trial.controller.look_after(CLUSTER, "here", "demo")
     described = trial.kubernetes.get("penstockclusters", "demo")["status"]
     assert (described["slots"], described["freeSlots"], described["runningJobs"]) == (4, 2, 1)

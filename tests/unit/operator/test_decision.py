@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock_operator.decision import JobSeen, Observed, Submit, decide, problems_of
+from penstock_operator.decision import MEASURED_US, JobSeen, Observed, Submit, decide, problems_of
 from penstock_operator.definitions import KINDS, definition
 from penstock_operator.resources import JobSpec, JobStatus, PeriodicSavepoints, Source, StartPoint
 
@@ -50,6 +50,30 @@ def test_nothing_is_done_for_a_cluster_that_is_not_seen() -> None:
     decision = decide(SPEC, status_of(), gone, 1, uid="u", generation=1, deleting=True)
     assert decision.released
     assert decision.events[0].warning
+
+
+def test_numbers_that_change_all_the_time_are_written_twice_a_minute() -> None:
+    """Those of another job at once."""
+    seen = [
+        Observed(
+            job=JobSeen("RUNNING", 1, all_running=True, last_checkpoint=n, checkpointed_us=n * 10**6, behind=7 * n)
+        )
+        for n in range(4)
+    ]
+    status = decide(SPEC, status_of(), seen[1], 10**9, uid="u", generation=1).status
+    assert (status.records_behind, status.last_checkpoint, status.last_checkpoint_time) == (
+        7,
+        1,
+        "1970-01-01T00:00:01Z",
+    )
+    assert decide(SPEC, status, seen[2], 10**9 + MEASURED_US - 1, uid="u", generation=1).status == status
+    later = decide(SPEC, status, seen[3], 10**9 + MEASURED_US, uid="u", generation=1).status
+    assert (later.records_behind, later.last_checkpoint) == (21, 3)
+    ended = Observed(job=JobSeen("STOPPED", 1, last_checkpoint=4, left=LEFT))
+    renewed = msgspec.structs.replace(SPEC, parameters={"day": "2"})
+    stopping = decide(renewed, later, seen[3], 10**9 + MEASURED_US, uid="u", generation=2).status
+    another = decide(renewed, stopping, ended, 10**9 + MEASURED_US, uid="u", generation=2).status
+    assert (another.job != status.job, another.records_behind, another.last_checkpoint_time) == (True, None, "")
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ from penstock_operator.resources import (
     Step,
     StepKind,
     condition,
+    rfc3339,
 )
 
 SECOND_US: Final = 1_000_000
@@ -48,6 +49,8 @@ IMPATIENT_US: Final = 60 * SECOND_US
 """A stop of a job that does not run and has completed no checkpoint is given up for a cancellation after this time."""
 SHOWN: Final = 50
 """So many savepoints are kept in the status; older ones of upgrades are no longer listed there, and stay in the store."""
+MEASURED_US: Final = 30 * SECOND_US
+"""Numbers that change all the time are written into the status so often, if nothing else is."""
 REMEMBERED: Final = 10
 """So many submissions that were given up are looked for."""
 
@@ -68,6 +71,10 @@ class JobSeen:
     """Whether every subtask runs."""
     last_checkpoint: int = 0
     """Number of the newest complete one; a job begins with that of what it started from."""
+    checkpointed_us: int | None = None
+    """When that was complete, as far as the leader remembers."""
+    behind: int | None = None
+    """Records that its sources could read and have not read."""
     reason: str = ""
     """Why it failed: the user's own exception."""
     left: StartPoint | None = None
@@ -701,6 +708,22 @@ class _Deciding:
         )  # fmt: skip
         self._set(phase=self._phase(job if self._status.deployed is not None else None))
         self._set(conditions=self._conditions(unseen))
+        self._measure(job)
+
+    def _measure(self, job: JobSeen | None) -> None:
+        """What changes all the time: at times, and whenever the status is written anyway."""
+        if self._status.job != self._before.job:
+            self._set(records_behind=None, last_checkpoint=0, last_checkpoint_time="", measured_at_us=0)
+        status = self._status
+        if job is None:
+            return
+        at = rfc3339(job.checkpointed_us) if job.checkpointed_us is not None else status.last_checkpoint_time
+        is_first = bool(at) and not status.last_checkpoint_time
+        if status == self._before and not is_first and self._now_us - status.measured_at_us < MEASURED_US:
+            return
+        self._set(records_behind=job.behind, last_checkpoint=job.last_checkpoint, last_checkpoint_time=at)
+        if self._status != status:
+            self._set(measured_at_us=self._now_us)
 
     def _phase(self, job: JobSeen | None) -> Phase:
         step = self._status.step

@@ -61,7 +61,8 @@ JOB: Final = Kind(
     "PenstockJob", "penstockjobs", "psj", JobSpec, JobStatus,
     (
         _READY, ("Phase", "string", ".status.phase"), ("State", "string", ".status.jobState"),
-        ("Parallelism", "integer", ".status.parallelism"), ("Job", "string", ".status.job"),
+        ("Parallelism", "integer", ".status.parallelism"), ("Behind", "integer", ".status.recordsBehind"),
+        ("Checkpointed", "date", ".status.lastCheckpointTime"), ("Job", "string", ".status.job"),
         ("Degraded", "string", _condition("Degraded", "reason")), _AGE,
     ),
 )  # fmt: skip

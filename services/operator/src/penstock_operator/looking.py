@@ -28,11 +28,14 @@ async def look_at_job(cluster: ClusterClient, job: str) -> JobSeen | None:
 
 def _seen(detail: JobDetail, left: SavepointSummary | None = None) -> JobSeen:
     summary = detail.summary
+    completed = [one.ended_us for one in detail.checkpoints if one.duration_us is not None and one.ended_us is not None]
     return JobSeen(
         state=summary.state,
         parallelism=summary.parallelism,
         all_running=0 < summary.tasks == summary.running_tasks,
         last_checkpoint=summary.last_checkpoint,
+        checkpointed_us=max(completed, default=None),
+        behind=summary.load.records_behind if summary.load is not None else None,
         reason=summary.reason or (detail.failures[-1] if detail.failures else ""),
         left=start_point(left) if left is not None else None,
     )

@@ -255,6 +255,14 @@ class JobStatus(Resource, frozen=True, kw_only=True):
     """As the cluster has it: `RUNNING`, `RESTARTING`, ..."""
     parallelism: int = 0
     """Of the job, as it is."""
+    records_behind: int | None = None
+    """Records that are there and that the job has not read; missing where no source can tell."""
+    last_checkpoint: int = 0
+    """Number of the newest complete checkpoint."""
+    last_checkpoint_time: str = ""
+    """When that was complete, as RFC 3339."""
+    measured_at_us: int = 0
+    """When these three were written down last: twice a minute, and whenever something else is, too."""
     conditions: tuple[Condition, ...] = ()
     savepoints: tuple[SavepointRecord, ...] = ()
     """Those that the operator has taken and that are kept, oldest first."""
