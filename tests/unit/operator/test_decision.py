@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock_operator.decision import MEASURED_US, JobSeen, Observed, Submit, decide, problems_of
+from penstock_operator.decision import MEASURED_US, Answered, Ask, JobSeen, Observed, Submit, decide, problems_of
 from penstock_operator.definitions import KINDS, definition
 from penstock_operator.resources import JobSpec, JobStatus, PeriodicSavepoints, Source, StartPoint
 
@@ -40,6 +40,18 @@ def test_what_a_failed_job_has_left_needs_a_word_where_only_savepoints_are_wante
         submitted = [action.deployed.start for action in decision.actions if isinstance(action, Submit)]
         assert submitted == ([LEFT] if starts else [])
         assert decision.status.problem_reason == ("JobFailed" if starts else "StateUnknown")
+
+
+def test_a_stop_that_takes_too_long_may_be_given_up() -> None:
+    """The job of a deleted resource never gets as far as a savepoint: `onDelete: cancel` lets it go."""
+    seen = Observed(job=JobSeen("RESTARTING", last_checkpoint=5), answer=Answered("pending"))
+    first = decide(SPEC, status_of(), seen, 1, uid="u", generation=1, deleting=True)
+    assert [(one.kind, one.job) for one in first.actions if isinstance(one, Ask)] == [("stop", first.status.job)]
+    patient = decide(SPEC, first.status, seen, 10**12, uid="u", generation=1, deleting=True)
+    assert (patient.actions, patient.released) == ((), False)
+    spec = msgspec.structs.replace(SPEC, on_delete="cancel")
+    second = decide(spec, patient.status, seen, 10**12, uid="u", generation=2, deleting=True)
+    assert [(one.kind, one.job) for one in second.actions if isinstance(one, Ask)] == [("cancel", first.status.job)]
 
 
 def test_nothing_is_done_for_a_cluster_that_is_not_seen() -> None:

@@ -378,8 +378,11 @@ class _Deciding:
             self._refused(step, answer.reason)
         elif answer.state == "unknown":
             self._ask(step)
-        elif step.kind == "stop" and self._is_hopeless(job) and self._now_us - step.since_us > IMPATIENT_US:
+        elif step.kind == "stop" and (self._is_too_long(step, job) or not self._saves(step.why)):
             self._begin("cancel", step.why)
+
+    def _is_too_long(self, step: Step, job: JobSeen) -> bool:
+        return self._is_hopeless(job) and self._now_us - step.since_us > IMPATIENT_US
 
     def _settle_savepoint(self, step: Step) -> None:
         job, answer = self._seen.job, self._seen.answer
@@ -610,10 +613,13 @@ class _Deciding:
         assert job is not None
         if not self._may_ask():
             return
-        saves = why == "rollback" or self._spec.upgrade_mode != "stateless"
+        self._begin("stop" if self._saves(why) and not self._is_hopeless(job) else "cancel", why)
+
+    def _saves(self, why: str) -> bool:
+        """Whether the state of a job that is ended is wanted; somebody may say no to a stop that takes too long."""
         if self._deleting:
-            saves = self._spec.on_delete == "savepoint"
-        self._begin("stop" if saves and not self._is_hopeless(job) else "cancel", why)
+            return self._spec.on_delete == "savepoint"
+        return why == "rollback" or self._spec.upgrade_mode != "stateless"
 
     # -- starting -------------------------------------------------------------------------------------------------------
 
