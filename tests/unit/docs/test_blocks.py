@@ -177,15 +177,15 @@ RESOURCES = (ROOT / "examples").glob("*_job.yaml")
 )
 def test_yaml_is_values_of_the_chart_or_a_resource_of_the_operator(text: str) -> None:
     """By the schema that helm checks them against, or that of the definition; which has every field that is there."""
-    document = yaml.safe_load(text)
-    if "apiVersion" in document:
-        (kind,) = (kind for kind in KINDS if kind.name == document["kind"])
-        assert document["apiVersion"] == f"{GROUP}/{VERSION}"
-        schema = closed(definition(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"])
-        document = document["spec"]
-    else:
-        schema = json.loads((ROOT / "helm" / "penstock" / "values.schema.json").read_text(encoding="utf-8"))
-    jsonschema_rs.validate(schema, document)
+    for document in yaml.safe_load_all(text):
+        if "apiVersion" in document:
+            (kind,) = (kind for kind in KINDS if kind.name == document["kind"])
+            assert document["apiVersion"] == f"{GROUP}/{VERSION}"
+            schema = closed(definition(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"])
+            jsonschema_rs.validate(schema, document["spec"])
+        else:
+            values = json.loads((ROOT / "helm" / "penstock" / "values.schema.json").read_text(encoding="utf-8"))
+            jsonschema_rs.validate(values, document)
 
 
 def closed(schema: dict[str, Any]) -> dict[str, Any]:

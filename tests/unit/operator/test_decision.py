@@ -7,7 +7,7 @@ import pytest
 
 from penstock_operator.decision import MEASURED_US, Answered, Ask, JobSeen, Observed, Submit, decide, problems_of
 from penstock_operator.definitions import KINDS, definition
-from penstock_operator.resources import JobSpec, JobStatus, PeriodicSavepoints, Source, StartPoint
+from penstock_operator.resources import JobSpec, JobStatus, PeriodicSavepoints, Source, Stable, StartPoint
 
 SPEC = JobSpec(cluster="demo", source=Source(file="orders.py"))
 LEFT = StartPoint(manifest="jobs/1/5", checkpoint=5, savepoint=False)
@@ -42,6 +42,25 @@ def test_what_a_failed_job_has_left_needs_a_word_where_only_savepoints_are_wante
         assert decision.status.problem_reason == ("JobFailed" if starts else "StateUnknown")
 
 
+def test_going_back_to_the_version_that_was_rolled_back_to_ends_the_trouble() -> None:
+    """The job that runs is that of the spec again: it goes on, and nothing is wrong any more."""
+    seen = Observed(job=JobSeen("RUNNING", all_running=True, last_checkpoint=5))
+    runs = decide(SPEC, status_of(), seen, 1, uid="u", generation=1).status
+    assert runs.deployed is not None
+    stable = Stable(version=runs.deployed.version, parallelism=1)
+    broken = msgspec.structs.replace(SPEC, parameters={"day": "0"})
+    attempt = decide(broken, JobStatus(), Observed(), 0, uid="u", generation=2).status.starting
+    assert attempt is not None
+    rolled_back = msgspec.structs.replace(
+        runs, last_stable=stable, failed=(attempt.attempt,), problem="raised", problem_reason="StartFailed"
+    )
+    still = decide(broken, rolled_back, seen, 2, uid="u", generation=2)
+    assert (still.actions, still.status.failed, still.status.problem_reason) == ((), rolled_back.failed, "StartFailed")
+    back = decide(SPEC, rolled_back, seen, 3, uid="u", generation=3)
+    assert (back.actions, back.status.failed, back.status.problem_reason) == ((), (), "")
+    assert back.status.job == rolled_back.job
+
+
 def test_a_stop_that_takes_too_long_may_be_given_up() -> None:
     """The job of a deleted resource never gets as far as a savepoint: `onDelete: cancel` lets it go."""
     seen = Observed(job=JobSeen("RESTARTING", last_checkpoint=5), answer=Answered("pending"))
@@ -52,6 +71,22 @@ def test_a_stop_that_takes_too_long_may_be_given_up() -> None:
     spec = msgspec.structs.replace(SPEC, on_delete="cancel")
     second = decide(spec, patient.status, seen, 10**12, uid="u", generation=2, deleting=True)
     assert [(one.kind, one.job) for one in second.actions if isinstance(one, Ask)] == [("cancel", first.status.job)]
+
+
+def test_a_job_that_restarts_says_why() -> None:
+    """In both conditions, and once as an event; its end is not decided by that."""
+    ready = Observed(job=JobSeen("RUNNING", all_running=True, last_checkpoint=5))
+    seen = Observed(job=JobSeen("RESTARTING", last_checkpoint=5, reason="there is no topic 'orders'"))
+    runs = decide(SPEC, status_of(), ready, 1, uid="u", generation=1)
+    first = decide(SPEC, runs.status, seen, 2, uid="u", generation=1)
+    said = {one.type: (one.status, one.reason, one.message) for one in first.status.conditions}
+    assert said["Degraded"] == ("True", "Restarting", "there is no topic 'orders'")
+    assert said["Ready"] == ("False", "Restarting", "there is no topic 'orders'")
+    assert [(one.reason, one.warning) for one in first.events] == [("Restarting", True)]
+    again = decide(SPEC, first.status, seen, 3, uid="u", generation=1)
+    assert (again.status, again.actions, again.events) == (first.status, (), ())
+    well = decide(SPEC, first.status, ready, 4, uid="u", generation=1)
+    assert [one.status for one in well.status.conditions] == ["True", "False", "False"]
 
 
 def test_nothing_is_done_for_a_cluster_that_is_not_seen() -> None:

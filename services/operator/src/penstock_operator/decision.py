@@ -54,6 +54,9 @@ MEASURED_US: Final = 30 * SECOND_US
 REMEMBERED: Final = 10
 """So many submissions that were given up are looked for."""
 
+FAILURES: Final = ("StartFailed", "NotStable", "JobFailed")
+"""Troubles with a version."""
+
 Submitter = Literal["absent", "working", "halted", "failed", "done"]
 """What tries to submit a job. `halted`: it never will."""
 
@@ -120,7 +123,7 @@ class Observed:
     answer: Answered = UNKNOWN
     submitter: Submitter = "absent"
     submitter_problem: str = ""
-    """The last words of one that failed."""
+    """The last words of one that failed, or why one that works does not get on."""
     strays: tuple[str, ...] = ()
     """Jobs of `status.given_up` that are alive."""
     gone: frozenset[str] = frozenset()
@@ -522,7 +525,7 @@ class _Deciding:
             last_stable=Stable(version=deployed.version, parallelism=deployed.parallelism),
         )  # fmt: skip
         if not self._status.failed:
-            self._well("StartFailed", "NotStable", "JobFailed", "StateUnknown")
+            self._well(*FAILURES, "StateUnknown")
         self._tell("Stable", f"job {deployed.job} runs, and has completed checkpoint {job.last_checkpoint}")
 
     def _ended_by_itself(self, deployed: Deployed, job: JobSeen | None) -> None:
@@ -530,7 +533,7 @@ class _Deciding:
         if job is None:
             self._trouble("StateUnknown", self._status.doubtful)
         elif job.state == "FINISHED":
-            self._well("StartFailed", "NotStable", "JobFailed")
+            self._well(*FAILURES)
         elif job.state == "FAILED":
             if not deployed.stable and deployed.attempt not in self._status.failed:
                 self._set(failed=(*self._status.failed, deployed.attempt))
@@ -556,6 +559,9 @@ class _Deciding:
             if self._may_ask():
                 self._begin("rescale", "parallelism", wanted.parallelism)
         else:
+            if self._status.failed and deployed.stable and not wanted.rollback:
+                self._set(failed=())  # somebody has gone back to what runs: what failed is no longer wanted
+                self._well(*FAILURES)
             self._keep_savepoints()
 
     def _not_stable(self, deployed: Deployed, job: JobSeen, wanted: _Wanted | None) -> _Wanted | None:
@@ -714,7 +720,13 @@ class _Deciding:
         )  # fmt: skip
         self._set(phase=self._phase(job if self._status.deployed is not None else None))
         self._set(conditions=self._conditions(unseen))
+        self._tell_of_restarts()
         self._measure(job)
+
+    def _tell_of_restarts(self) -> None:
+        reason, text = self._restarting()
+        if reason and not any(one.reason == reason for one in self._before.conditions):
+            self._tell(reason, text, warning=True)
 
     def _measure(self, job: JobSeen | None) -> None:
         """What changes all the time: at times, and whenever the status is written anyway."""
@@ -748,7 +760,7 @@ class _Deciding:
     def _conditions(self, unseen: str) -> tuple[Condition, ...]:
         ready, why, text = self._ready(unseen)
         problem, reason = self._status.problem, self._status.problem_reason
-        degraded = ("ClusterUnreachable", unseen) if unseen else (reason, problem)
+        degraded = ("ClusterUnreachable", unseen) if unseen else (reason, problem) if reason else self._restarting()
         busy = self._status.step is not None
         step = self._status.step
         doing = f"{step.kind} ({step.why})" if step is not None else ""
@@ -764,14 +776,24 @@ class _Deciding:
         if unseen:
             return False, "ClusterUnreachable", unseen
         if self._deleting or self._status.step is not None or deployed is None or job is None:
-            return False, self._status.phase, self._status.problem
+            return False, self._status.phase, self._status.problem or self._seen.submitter_problem
         if job.state == "FINISHED":
             return True, "Finished", ""
+        if restarting := self._restarting()[0]:
+            return False, restarting, job.reason
         runs = job.state == "RUNNING" and job.all_running
         as_said = deployed.version == version_of(self._spec, self._seen.content)
         if runs and as_said and job.parallelism == self._spec.parallelism:
             return True, "Running", ""
+        if not runs and not self._status.problem:
+            return False, "Deploying", job.reason
         return False, "RolledBack" if runs and self._status.failed else self._status.phase, self._status.problem
+
+    def _restarting(self) -> tuple[str, str]:
+        """Whether the job restarts by itself, as a word and a text: what its strategy goes on trying is no end yet."""
+        job = self._seen.job
+        restarts = self._status.deployed is not None and self._status.step is None and job is not None
+        return ("Restarting", job.reason) if restarts and job is not None and job.state == "RESTARTING" else ("", "")
 
     def _condition(self, kind: str, state: ConditionStatus, reason: str, message: str) -> Condition:
         return condition(self._before.conditions, kind, state, reason, message, self._generation, self._now_us)

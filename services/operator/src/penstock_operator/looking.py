@@ -36,9 +36,16 @@ def _seen(detail: JobDetail, left: SavepointSummary | None = None) -> JobSeen:
         last_checkpoint=summary.last_checkpoint,
         checkpointed_us=max(completed, default=None),
         behind=summary.load.records_behind if summary.load is not None else None,
-        reason=summary.reason or (detail.failures[-1] if detail.failures else ""),
+        reason=summary.reason or _trouble(detail),
         left=start_point(left) if left is not None else None,
     )
+
+
+def _trouble(detail: JobDetail) -> str:
+    """What a job waits for, or why it failed last."""
+    if missing := detail.summary.missing_slots:
+        return f"the job waits for {missing} more slot{'s' if missing > 1 else ''}"
+    return detail.failures[-1] if detail.failures else ""
 
 
 def start_point(savepoint: SavepointSummary) -> StartPoint:

@@ -20,6 +20,12 @@ OWNER_LABEL: Final = f"{GROUP}/job"
 KEPT_S: Final = 86_400
 """How long Kubernetes keeps a Job that has ended, for its pod's log."""
 RETRIES: Final = 2
+_MOVED: Final = {
+    "action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+}  # fmt: skip
+"""A pod that a node was drained of is no attempt."""
+_WRONG: Final = {"action": "FailJob", "onExitCodes": {"containerName": "submit", "operator": "In", "values": [2]}}
+"""`penstock` says that it was used wrongly, as by a pipeline that makes no sense; another attempt would say so, too."""
 _NAME: Final = 40
 _LABEL: Final = 63
 _FOLDER: Final = "/pipeline"
@@ -55,7 +61,10 @@ def submitter(owner: Document, cluster: ClusterSpec, deployed: Deployed, *, susp
         "metadata": {"labels": {**label_of(owner), "app.kubernetes.io/name": "penstock-submit"}},
         "spec": _pod(owner, cluster, deployed),
     }
-    spec = {"backoffLimit": RETRIES, "ttlSecondsAfterFinished": KEPT_S, "suspend": suspended, "template": pod}
+    spec = {
+        "backoffLimit": RETRIES, "ttlSecondsAfterFinished": KEPT_S, "suspend": suspended, "template": pod,
+        "podFailurePolicy": {"rules": [_MOVED, _WRONG]},
+    }  # fmt: skip
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": _metadata(owner, name), "spec": spec}
 
 
