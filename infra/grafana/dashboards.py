@@ -234,7 +234,31 @@ SERVICES: Final = Dashboard(
     ),
 )
 
-DASHBOARDS: Final = (OVERVIEW, OF_A_JOB, CHECKPOINTS, EXCHANGE, SERVICES)
+OPERATOR: Final = Dashboard(
+    "penstock-operator",
+    "Penstock / Operator on Kubernetes",
+    False,
+    (
+        _stat("Operators at work", "none", "sum(penstock_operator_leading)", "One per namespace that is looked after."),
+        _stat("Resources", "none", "sum(penstock_operator_resources)"),
+        _stat("Ready", "none", 'sum(penstock_operator_resources{ready="True"}) or vector(0)'),
+        _stat(
+            "Not ready", "none", 'sum(penstock_operator_resources{ready!="True"}) or vector(0)',
+            "kubectl get penstockjobs says which, and their conditions why.",
+        ),
+        _one(
+            "Resources by condition", "none", "sum by (kind, ready) (penstock_operator_resources)", "{{kind}} {{ready}}",
+        ),
+        _one("Who works", "none", "penstock_operator_leading", "{{instance}}"),
+        _one("Looks", "ops", _rate("penstock_operator_passes_total", "kind"), "{{kind}}"),
+        _one(
+            "Looks that came to nothing", "ops", _rate("penstock_operator_failed_passes_total", "kind"), "{{kind}}",
+            description="The API server did not answer or did not allow it: the operator's log says why. It looks again.",
+        ),
+    ),
+)  # fmt: skip
+
+DASHBOARDS: Final = (OVERVIEW, OF_A_JOB, CHECKPOINTS, EXCHANGE, SERVICES, OPERATOR)
 
 
 def to_json(dashboard: Dashboard) -> dict[str, Any]:

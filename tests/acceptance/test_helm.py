@@ -458,7 +458,7 @@ def test_monitoring(helm: str) -> None:
     for board in boards:
         ((name, text),) = board["data"].items()
         assert text == (ROOT / "infra" / "grafana" / "dashboards" / name).read_text()
-    assert len(boards) == 5
+    assert len(boards) == 6
     assert "ServiceMonitor" in {item["kind"] for item in objects}
     hosted = rendered(helm, *EXTERNAL, "monitoring.enabled=true", "monitoring.docs=https://docs.example.com/penstock/")
     rules = next(item["spec"] for item in hosted if item["kind"] == "PrometheusRule")

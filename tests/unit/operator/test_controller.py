@@ -244,6 +244,22 @@ async def test_what_is_wrong_is_said_in_the_status(idle: Trial) -> None:
     assert (idle.status["phase"], idle.condition("Degraded")["status"]) == ("Starting", "False")
 
 
+async def test_resources_are_counted_by_an_operator_that_has_nothing_to_write(idle: Trial) -> None:
+    """Such as one that begins anew, and finds that all is as it should be."""
+    idle.apply()
+    await idle.controller.look_after(JOB, "here", "orders")
+    await idle.controller.look_after(CLUSTER, "here", "demo")
+    idle.numbers.ready.clear()
+    written = [idle.kubernetes.get(*one) for one in (("penstockjobs", "orders"), ("penstockclusters", "demo"))]
+    await idle.controller.look_after(JOB, "here", "orders")
+    await idle.controller.look_after(CLUSTER, "here", "demo")
+    assert [idle.kubernetes.get(*one) for one in (("penstockjobs", "orders"), ("penstockclusters", "demo"))] == written
+    assert idle.numbers.ready == {
+        ("PenstockJob", "here", "orders"): "False",
+        ("PenstockCluster", "here", "demo"): "False",
+    }
+
+
 async def test_nobody_writes_upon_what_has_changed(idle: Trial) -> None:
     """Kubernetes refuses it, and nothing was done."""
     idle.apply()

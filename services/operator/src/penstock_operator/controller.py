@@ -94,11 +94,16 @@ class Controller:
 
         It is written even if it says what it said: that is how Kubernetes is asked whether it was up to date.
         """
-        ready = next((one.status for one in getattr(after, "conditions", ()) if one.type == "Ready"), "Unknown")
-        self._numbers.ready[kind.name, read["metadata"]["namespace"], read["metadata"]["name"]] = ready
         if before != after:
             _log.debug("status", kind=kind.name, name=read["metadata"]["name"], status=msgspec.to_builtins(after))
         return await self._api.write_status(kind, read, msgspec.to_builtins(after))
+
+    def _count(self, kind: Kind, read: Document, status: JobStatus | SavepointStatus | ClusterStatus) -> None:
+        """For the metrics: whether the resource is ready, written or not."""
+        ready = next((one.status for one in status.conditions if one.type == "Ready"), "Unknown")
+        if isinstance(status, SavepointStatus):
+            ready = {"Completed": "True", "Failed": "False"}.get(status.phase, "Unknown")
+        self._numbers.ready[kind.name, read["metadata"]["namespace"], read["metadata"]["name"]] = ready
 
     # -- jobs -----------------------------------------------------------------------------------------------------------
 
@@ -114,6 +119,7 @@ class Controller:
             spec, status, seen, self._clock.now_us(), uid=metadata["uid"], generation=metadata["generation"],
             deleting="deletionTimestamp" in metadata,
         )  # fmt: skip
+        self._count(JOB, read, decision.status)
         if decision.status == status and not decision.actions and not decision.released:
             return LATER_S
         written = await self._write(JOB, read, status, decision.status)
@@ -258,6 +264,7 @@ class Controller:
             spec, status, seen, uid=metadata["uid"], generation=metadata["generation"],
             deleting="deletionTimestamp" in metadata,
         )  # fmt: skip
+        self._count(SAVEPOINT, read, decision.status)
         if decision.status == status and not decision.actions and not decision.released:
             return LATER_S
         written = await self._write(SAVEPOINT, read, status, decision.status)
@@ -309,6 +316,7 @@ class Controller:
         except (ExternalError, RefusedError) as error:
             unknown = _ready(before, "Unknown", "Unreachable", str(error), generation, self._clock.now_us())
             after = msgspec.structs.replace(before, conditions=(unknown,), observed_generation=generation)
+        self._count(CLUSTER, read, after)
         if after != before:
             await self._write(CLUSTER, read, before, after)
         return LATER_S
