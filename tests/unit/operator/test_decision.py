@@ -116,7 +116,7 @@ def test_numbers_that_change_all_the_time_are_written_twice_a_minute() -> None:
     assert decide(SPEC, status, seen[2], 10**9 + MEASURED_US - 1, uid="u", generation=1).status == status
     later = decide(SPEC, status, seen[3], 10**9 + MEASURED_US, uid="u", generation=1).status
     assert (later.records_behind, later.last_checkpoint) == (21, 3)
-    ended = Observed(job=JobSeen("STOPPED", 1, last_checkpoint=4, left=LEFT))
+    ended = Observed(job=JobSeen("STOPPED", 1, last_checkpoint=4, checkpointed_us=10**6, behind=1, left=LEFT))
     renewed = msgspec.structs.replace(SPEC, parameters={"day": "2"})
     stopping = decide(renewed, later, seen[3], 10**9 + MEASURED_US, uid="u", generation=2).status
     another = decide(renewed, stopping, ended, 10**9 + MEASURED_US, uid="u", generation=2).status

@@ -733,7 +733,7 @@ class _Deciding:
         if self._status.job != self._before.job:
             self._set(records_behind=None, last_checkpoint=0, last_checkpoint_time="", measured_at_us=0)
         status = self._status
-        if job is None:
+        if job is None or status.deployed is None:
             return
         at = rfc3339(job.checkpointed_us) if job.checkpointed_us is not None else status.last_checkpoint_time
         is_first = bool(at) and not status.last_checkpoint_time
