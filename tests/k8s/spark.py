@@ -259,14 +259,6 @@ class SparkTrial(Trial):
         self.kubectl("wait", "pod/opens", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=120s")
         self.kubectl("delete", "pod", "opens")
 
-    def apply(self, *objects: tuple[str, str, str, dict[str, Any]]) -> None:
-        """Make objects: version, kind, name, spec."""
-        items = [
-            {"apiVersion": version, "kind": kind, "metadata": {"name": name, "labels": {"trial": name}}, "spec": spec}
-            for version, kind, name, spec in objects
-        ]
-        self.kubectl("apply", "--filename", "-", given=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
-
     # -- a store by https -----------------------------------------------------------------------------------------------
 
     def secured(self) -> None:

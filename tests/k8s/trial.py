@@ -109,6 +109,18 @@ class Trial:
         selector = ",".join(selectors)
         return json.loads(self.kubectl("get", kinds, "--selector", selector, "--output", "json"))["items"]
 
+    def resource(self, kind: str, name: str) -> dict[str, Any]:
+        """A custom resource; empty if there is none of that name."""
+        return json.loads(self.kubectl("get", kind, name, "--ignore-not-found", "--output", "json") or "{}")
+
+    def apply(self, *objects: tuple[str, str, str, dict[str, Any]]) -> None:
+        """Make objects: version, kind, name, spec."""
+        items = [
+            {"apiVersion": version, "kind": kind, "metadata": {"name": name, "labels": {"trial": name}}, "spec": spec}
+            for version, kind, name, spec in objects
+        ]
+        self.kubectl("apply", "--filename", "-", given=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+
     def pods(self, part: str, release: str = RELEASE) -> dict[str, str]:
         """Names of a part's pods, with what tells a pod from a later one of the same name."""
         items = self.objects("pods", f"app.kubernetes.io/component={part}", f"{_INSTANCE}={release}")
@@ -153,7 +165,7 @@ class Trial:
             raise TrialError(f"the rows in {topic} are not those of the orders")
         self.say(f"{topic}: {len(want)} windows, as the orders say: nothing lost, nothing doubled")
 
-    def wait(self, condition: Callable[[], Any], what: str, deadline_s: float = 240) -> Any:
+    def wait(self, condition: Callable[[], Any], what: str, deadline_s: float = 240, pause_s: float = 1) -> Any:
         """Until it holds; what fails meanwhile counts as not yet."""
         end = time.monotonic() + deadline_s
         while True:
@@ -167,7 +179,7 @@ class Trial:
                 return found
             if time.monotonic() > end:
                 raise TrialError(f"not within {deadline_s:.0f} s: {what}; {last}\n{self.kubectl('get', 'pods')}")
-            time.sleep(1)
+            time.sleep(pause_s)
 
     # -- the steps ------------------------------------------------------------------------------------------------------
 
