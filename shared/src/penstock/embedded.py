@@ -9,11 +9,12 @@ import asyncio
 import contextlib
 import shutil
 import tempfile
+import time
 import uuid
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec.structs import replace as replace_struct
 
@@ -28,9 +29,11 @@ from penstock.coordination.control_topics import create_control_topics
 from penstock.coordination.job_catalog import JobCatalog
 from penstock.coordination.job_progress import JobProgress, JobResult
 from penstock.coordination.job_store import JobStore
+from penstock.coordination.job_summary import summary_lines
 from penstock.coordination.worker_logs import WorkerLogList
 from penstock.core.arguments import checked
 from penstock.core.blocking import run_blocking
+from penstock.core.interactive import StatusLine
 from penstock.core.times import Duration
 from penstock.errors import PenstockError, ProtocolError, UsageError, UserCodeError
 from penstock.graph.executiongraph import ExecutionGraph
@@ -64,6 +67,7 @@ from penstock.taskmanager.worker_process import WorkerSpec
 
 if TYPE_CHECKING:
     from penstock.api.pipeline import DeclaredPipeline
+    from penstock.connectors import collecting
     from penstock.savepoint.folder import SavepointPlace
 
 FOREVER_MS = 10**12
@@ -71,6 +75,8 @@ FOREVER_MS = 10**12
 HOST = "this machine"
 """Where the workers of an embedded run say that they are."""
 ONE_PROCESS = "this run is one process: what it logs goes to the standard error of penstock run"
+SHOWN_EVERY_S: Final = 0.5
+"""So often a notebook is shown how a run is."""
 CURRENT = "current-job"
 """Names the job that a directory belongs to."""
 
@@ -197,6 +203,7 @@ class EmbeddedJob:
             return await self._run(resume=resume, from_savepoint=from_savepoint)
 
     async def _run(self, *, resume: bool, from_savepoint: Path | SavepointPlace | None) -> JobResult:
+        started = time.monotonic()
         history = await self._continue() if resume else await self._start_anew(from_savepoint)
         await self._recover_sinks(history)
         async with self._services() as ended:
@@ -204,7 +211,8 @@ class EmbeddedJob:
         if outcome.state in ("FINISHED", "STOPPED"):  # all is published: what is staged belongs to nobody
             await self._recover_sinks(None)
         progress = self._require_coordinator().progress(self.job)
-        return JobResult(self.job, outcome.state, outcome.reason, progress, self._error(outcome, progress))
+        error, seconds = self._error(outcome, progress), time.monotonic() - started
+        return JobResult(self.job, outcome.state, outcome.reason, progress, error, self.graph, seconds)
 
     def _error(self, outcome: JobEnded, progress: JobProgress) -> BaseException | None:
         """What made the job fail: the exception itself where it was raised in this process."""
@@ -472,8 +480,57 @@ def run_pipeline(
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-")))
         else:
             folder = Path(directory)
-        result = run_blocking(EmbeddedJob(pipeline, folder, settings).run(resume=resume, from_savepoint=from_savepoint))
+        job = EmbeddedJob(pipeline, folder, settings)
+        result = run_blocking(_shown(job, job.run(resume=resume, from_savepoint=from_savepoint)))
     return succeeded(result)
+
+
+async def _shown(job: EmbeddedJob, running: Coroutine[Any, Any, JobResult]) -> JobResult:
+    """Run a job, and in a notebook show how it is while it runs."""
+    line = StatusLine.if_any()
+    if line is None:
+        return await running
+    showing = asyncio.create_task(_show(job, line))
+    try:
+        return await running
+    finally:
+        showing.cancel()
+        line.clear()
+
+
+async def _show(job: EmbeddedJob, line: StatusLine) -> None:
+    started = time.monotonic()
+    while True:
+        await asyncio.sleep(SHOWN_EVERY_S)
+        if job.started:
+            lines = summary_lines(job.graph, job.progress, time.monotonic() - started)
+            line.show(job.job, "\n".join([f"{job.graph.name}: {job.progress.phase}", *lines]))
+
+
+def first_rows(pipeline: DeclaredPipeline, sink: collecting.FirstRows) -> None:
+    """Run a pipeline that ends in this sink, until its input ends or the sink has its rows.
+
+    Raises:
+        PenstockError: the job failed; the error is what its code or the engine raised.
+    """
+    keep_quiet()
+
+    async def until_full(folder: Path) -> JobResult | None:
+        job = EmbeddedJob(pipeline, folder, EmbeddedSettings(durable=False))
+        running = asyncio.ensure_future(_shown(job, job.run(resume=False)))
+        loop = asyncio.get_running_loop()
+        sink.when_full(lambda: loop.call_soon_threadsafe(running.cancel))
+        try:
+            return await running
+        except asyncio.CancelledError:
+            if not sink.full:
+                raise
+            return None
+
+    with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
+        result = run_blocking(until_full(Path(folder)))
+    if result is not None:
+        succeeded(result)
 
 
 def succeeded(result: JobResult) -> JobResult:
@@ -483,7 +540,10 @@ def succeeded(result: JobResult) -> JobResult:
         PenstockError: it failed; the error is what its code or the engine raised.
     """
     if result.state == "FAILED":
-        raise _told(result.reason, result.error) from result.error
+        told = _told(result.reason, result.error)
+        if told is result.error:
+            raise told
+        raise told from result.error
     return result
 
 

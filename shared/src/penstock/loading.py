@@ -97,8 +97,8 @@ def _import(path: Path) -> ModuleType:
     except SystemExit as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == spec.origin]
         raise UsageError(
-            f"{path}, line {lines[-1] if lines else 1}: ends the process with exit code {error.code!r} while Penstock "
-            'imports the file; put what is for a script below if __name__ == "__main__":'
+            f"{path}, line {lines[-1] if lines else 1}: ends the process with exit code {error.code or 0!r} while "
+            'Penstock imports the file; put what is for a script below if __name__ == "__main__":'
         ) from error
     finally:
         set_importing(before)

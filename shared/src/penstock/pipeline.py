@@ -19,6 +19,7 @@ from penstock.core.extras import naming_extras
 from penstock.core.times import Duration, duration_us
 from penstock.errors import PipelineError, UsageError, nearest
 from penstock.expressions.accumulators import Accumulator
+from penstock.observability import user_frames as user_frames  # tells IPython how errors are shown
 from penstock.plan.logical import Node, sources_of
 from penstock.plan.operations.write import Write
 from penstock.protocol.checkpoints import TOLERABLE_FAILED
@@ -33,14 +34,25 @@ if TYPE_CHECKING:
     from penstock.spark.result import SparkResult
 
 
+_OF_SOURCES: Final = (
+    "source", "from_source", "add_source", "stream", "dataframe", "from_collection", "read_csv", "read_json",
+    "read_parquet", "scan_csv", "scan_parquet", "read_stream", "readStream", "from_path", "input", "topic",
+)  # fmt: skip
+"""What reads elsewhere."""
+_OF_STREAMS: Final = ("collect", "to_pandas", "write", "filter", "schema", "columns", "head")
 _INSTEAD: Final = {
     **dict.fromkeys(("execute", "start", "launch", "main"), "p.run() runs it here, and p.submit() on a cluster"),
     **dict.fromkeys(("explain", "show", "describe", "print"), "penstock plan FILE shows what it becomes"),
     **dict.fromkeys(
-        ("source", "from_source", "add_source", "stream", "dataframe", "from_collection", "read_csv", "read_json"),
+        _OF_SOURCES,
         "p.read(source) gives a stream, of files.Source(...), kafka.Source(...) and others in penstock.connectors",
     ),
-    **dict.fromkeys(("collect", "to_pandas", "write", "filter"), "that is a verb of streams, which p.read(...) gives"),
+    **dict.fromkeys(("table", "execute_sql", "sql_query"), 'p.sql("SELECT ... FROM bids", bids=stream) gives a stream'),
+    **dict.fromkeys(
+        ("parallelism", "set_parallelism"),
+        "write p.run(parallelism=4), penstock run --parallelism 4, or .parallelism(4) of a verb",
+    ),
+    **dict.fromkeys(_OF_STREAMS, "that is a verb of streams, which p.read(...) gives"),
 }
 """What is written for what others call otherwise."""
 
@@ -298,23 +310,30 @@ class Pipeline(DeclaredPipeline):
         return Job(target, target.ask(lambda client: submit(client, prepared, deadline_s)).job)
 
     @naming_extras()
-    def rows_of(self, node: Node) -> pl.DataFrame:
+    def rows_of(self, node: Node, limit: int | None = None) -> pl.DataFrame:
         """See `Stream.collect`."""
         self._was_asked = True
         import polars as pl
 
-        if importing():
+        if limit is not None and limit < 0:
+            raise PipelineError(f"collect: limit={limit}: take 0 or more rows")
+        if importing() or limit == 0:
             return pl.DataFrame(schema=node.schema.polars())
         from penstock.connectors import collecting
-        from penstock.embedded import EmbeddedSettings, run_pipeline
+        from penstock.embedded import EmbeddedSettings, first_rows, run_pipeline
 
+        part = DeclaredPipeline(self.name)
+        if limit is not None:
+            first = collecting.FirstRows(limit)
+            part.plan = self.plan.ending_in(node, Write(first))
+            first_rows(part, first)
+            return pl.concat(first.frames) if first.frames else pl.DataFrame(schema=node.schema.polars())
         endless = [read.operator_id for read, source in sources_of(node) if not source.bounded]
         if endless:
             raise PipelineError(
-                f"collect: the source {endless[0]} has no end; run the pipeline, or give the source one"
+                f"collect: the source {endless[0]} has no end; .head(5) or .collect(limit=1_000) take the first rows"
             )
         sink = collecting.Sink()
-        part = DeclaredPipeline(self.name)
         part.plan = self.plan.ending_in(node, Write(sink))
         run_pipeline(part, EmbeddedSettings(durable=False), directory=None, resume=False)
         return pl.DataFrame(sink.rows, schema=node.schema.polars(), orient="row")

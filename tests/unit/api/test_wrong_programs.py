@@ -76,7 +76,17 @@ BUILT = [
     Wrong("on_row yields a row", process("def on_row(self, row, ctx):\n    yield Alert(row.auction)"),
           ("Bad.on_row yields", "ctx.emit(row)")),
     Wrong("SQL's where", "bids.where(col('price') > 1)  # here", ("where: did you mean 'filter'?",)),
-    Wrong("the first rows", "bids.head(5)  # here", (".collect()", "console.Sink()")),
+    Wrong("the first rows", "bids.limit(5)  # here", (".collect()", "console.Sink()")),
+    Wrong("pandas' verb for nulls", "bids.dropna()  # here", ('.filter(col("price").is_not_null())',)),
+    Wrong("Polars' verb of windows", "bids.group_by_dynamic('at', every='1m')  # here", ('.window(tumbling("1m"))',)),
+    Wrong("Flink's verb of watermarks", "bids.assign_timestamps_and_watermarks(1)  # here", ('event_time="at"',)),
+    Wrong("Spark's verb of batches", "bids.foreachBatch(print)  # here", (".map_batches(function, returns=Class)",)),
+    Wrong("a stream that runs", "bids.run()  # here", ("p.run()",)),
+    Wrong("a table of a pipeline", "p.table('bids')  # here", ('p.sql("SELECT',)),
+    Wrong("the parallelism of a pipeline", "p.set_parallelism(2)  # here", ("p.run(parallelism=4)",)),
+    Wrong("a state that is used where the file is imported", process(
+        "last = ValueState(float)\ndef on_row(self, row, ctx):\n    pass", "Bad().last.set(1.0)  # here"),
+          ("state 'last' was used outside a running pipeline",)),
     Wrong("show", "keyed.agg(n=count()).show()  # here", ("a stream holds no rows before it runs", ".collect()")),
     Wrong("an aggregate as a verb", "keyed.sum('price')  # here", ('.key_by(...).agg(sum=col("price").sum())',)),
     Wrong("plan as a method", "p.plan()  # here", ("plan: is no method", "penstock plan FILE")),
@@ -389,6 +399,47 @@ RUN = [
         "keyed.process(Bad()).write(sink)"), ("a ValueState has no 'update'; did you mean 'set'?",)),
     Wrong("a dict that is no row", process("def on_row(self, row, ctx):\n    ctx.emit({'auctoin': 1})",
         "keyed.process(Bad()).write(sink)"), ("a dict lacks auction and has auctoin, which is no column", "Alert(...)")),
+    Wrong("a row that a helper returns", process(
+        "def alert(self, row):\n    return Alert(row.auction)\ndef on_row(self, row, ctx):\n    return self.alert(row)",
+        "keyed.process(Bad()).write(sink)"),
+        ("Bad.on_row returned Alert(auction=1), and nobody takes it", "ctx.emit(row)")),
+    Wrong("a row that a helper of a timer returns", process(
+        "def on_row(self, row, ctx):\n    ctx.event_timer(row.at)\ndef on_timer(self, at, ctx):\n    return ctx.key",
+        "keyed.process(Bad()).write(sink)"), ("Bad.on_timer returned 1, and nobody takes it", "ctx.emit(row)")),
+    Wrong("Flink's name of emit", process("def on_row(self, row, ctx):\n    ctx.collect(row)",
+        "keyed.process(Bad()).write(sink)"), ("a context has no 'collect'; did you mean 'emit'?",)),
+    Wrong("several rows emitted as one", process("def on_row(self, row, ctx):\n    ctx.emit([Alert(1)])",
+        "keyed.process(Bad()).write(sink)"),
+        ("takes one Alert, got [Alert(auction=1)]", "for row in rows: ctx.emit(row)")),
+    Wrong("a state as a value", process("seen = ValueState(int)\ndef on_row(self, row, ctx):\n    self.seen += 1",
+        "keyed.process(Bad()).write(sink)"), ("a ValueState is no value", ".set(...)")),
+    Wrong("a state in brackets", process(
+        "seen = MapState(str, int)\ndef on_row(self, row, ctx):\n    self.seen['a'] += 1",
+        "keyed.process(Bad()).write(sink)"), ("a MapState is no value", ".set(...)")),
+    Wrong("an array in a state", process("seen = ValueState(list[float])\n"
+        "def on_row(self, row, ctx):\n    self.seen.set(np.array([1.5]))", "keyed.process(Bad()).write(sink)"),
+        ("holds list[float], but was given array([1.5])", ".tolist()")),
+    Wrong("a state of a module", process("def on_row(self, row, ctx):\n    last.set(1.0)",
+        "last = ValueState(float)\nkeyed.process(Bad()).write(sink)"),
+        ("wrong.py, line 35: ", "declare it in the class")),
+    Wrong("a column that is spelled wrong", "bids.map(lambda bid: Alert(bid.auctoin), returns=Alert).write(sink)",
+        ("no attribute 'auctoin'; did you mean 'auction'?", "row: Bid(auction=1")),
+    Wrong("a column in brackets in a function", "bids.map(lambda bid: Alert(bid['auction']), returns=Alert).write(sink)",
+        ("a row is an object: write row.name",)),
+    Wrong("an async function in map",
+        "async def alert(bid: Bid) -> Alert:\n    return Alert(1)\nbids.map(alert).write(sink)",
+        ("must return a Alert, got <coroutine", "map_async")),
+    Wrong("a key that is spelled otherwise", textwrap.dedent('''
+        p.read(iterables.Source([{"auction": 1, "Price": 1.0, "at": AT}], schema=Bid)).write(sink)
+        '''), ("row 1: price: missing, and the record has 'Price'",)),
+    Wrong("JSON over several lines", textwrap.dedent('''
+        Path("bids.json").write_text('{\\n  "auction": 1\\n}\\n')
+        p.read(files.Source("bids.json", schema=Bid)).write(sink)
+        '''), ("bids.json, line 1", "ends within its JSON", "each line is to be one object", "jq -c .")),
+    Wrong("a number for a timestamp in CSV", textwrap.dedent('''
+        Path("bids.csv").write_text("auction,price,at,note\\n1,1.0,1700000000,\\n")
+        p.read(files.Source("bids.csv", schema=Bid, event_time="at")).write(sink)
+        '''), ("bids.csv, line 2", "at: a number, and the field is a datetime", 'time_unit="s"')),
     Wrong("a frame of pandas", process("def on_batch(self, frame, ctx):\n    return frame.to_pandas()",
         "keyed.process(Bad()).write(sink)"), ("gave pandas.DataFrame", "polars.from_pandas(frame)")),
     Wrong("a frame for a batch of Arrow", "import polars as pl\nbids.map_batches(pl.from_arrow, returns=Bid).write(sink)",

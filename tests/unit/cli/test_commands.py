@@ -160,7 +160,8 @@ def refused() -> Iterator[tuple[list[str], str]]:
     yield ["run", "x.py", "--every", "1s", "--resume"], "only --engine spark has --every"
     yield (
         ["run", "x.py", "--engine", "spark", "--dir", "x", "--fresh"],
-        "--dir, --fresh: on Spark for a job that runs in",
+        "--dir, --fresh: for a job on Spark that runs in steps; leave it out, or give --every; without "
+        "--every each run begins anew",
     )
     yield (
         ["run", "x.py", "--engine", "spark", "--every", "1s", "--run-id", "x"],

@@ -10,21 +10,10 @@ import pytest
 from rich.console import Console
 
 from penstock import Pipeline, col, count, session, tumbling
-from penstock.cli.display import (
-    Rate,
-    changed_lines,
-    checkpoint_line,
-    live_view,
-    operator_name,
-    row_lines,
-    rows_read,
-    rows_written,
-    run_row_lines,
-    start_lines,
-    summary_lines,
-)
+from penstock.cli.display import Rate, changed_lines, live_view, rows_read, rows_written, run_row_lines, start_lines
 from penstock.connectors import console, files, kafka
 from penstock.coordination.job_progress import CheckpointProgress, JobProgress
+from penstock.coordination.job_summary import checkpoint_line, operator_name, row_lines, summary_lines
 from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.graph.jobgraph import JobGraph, build_job_graph
 from penstock.protocol.messages import OperatorMetrics, SubtaskId, TaskProgress, TaskStatus

@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypedDict, TypeVar
 import msgspec
 import pytest
 
-from penstock.errors import IncompatibleStateError, PipelineError, UsageError
+from penstock.errors import IncompatibleStateError, PipelineError
 from penstock.expressions import Accumulator
 from penstock.functions.process_functions import (
     AggregatingState,
@@ -130,11 +130,11 @@ def test_keyed_state_needs_a_key_and_operator_state_none():
 
 def test_state_outside_a_pipeline_says_so():
     """Calling on_row by hand in a test is the usual way to meet this."""
-    with pytest.raises(UsageError, match="state 'last' was used outside a running pipeline"):
+    with pytest.raises(PipelineError, match="state 'last' was used outside a running pipeline"):
         Fraud().last.get()
-    with pytest.raises(UsageError, match="state 'seen'"):
+    with pytest.raises(PipelineError, match="state 'seen'"):
         Fraud().seen.set("a", 1)
-    with pytest.raises(UsageError, match=r"made in a method.*declare it in the class.*name = ValueState\("):
+    with pytest.raises(PipelineError, match=r"made in a method.*declare it in the class.*name = ValueState\("):
         ValueState(int).get()
 
 
@@ -178,7 +178,7 @@ def test_an_aggregating_state_is_described_by_its_accumulator():
         PipelineError, match=r"takes an instance of a subclass of Accumulator, got the class Sum; .*Sum\(\)"
     ):
         AggregatingState(Sum)
-    with pytest.raises(UsageError, match="state 'total' was used outside a running pipeline"):
+    with pytest.raises(PipelineError, match="state 'total' was used outside a running pipeline"):
         Summed().total.add(1)
     with pytest.raises(IncompatibleStateError, match="holds reducing state, the pipeline declares aggregating state"):
         check_states("op", describe_states(Fraud), describe_states(Summed))

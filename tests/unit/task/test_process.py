@@ -481,7 +481,7 @@ def test_emitting_a_wrong_row_names_the_process():
             ctx.emit(row)
 
     harness = OperatorHarness(keyed_node(Wrong()))
-    with pytest.raises(UserCodeError, match=r"process \(n1-process\): Wrong, emit: must return a Seen, got Row"):
+    with pytest.raises(UserCodeError, match=r"process \(n1-process\): Wrong, emit: takes one Seen, got Row"):
         harness.frame(frame_of([("a", 1, 5)]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from penstock.api.keyed_streams import KeyedStream
@@ -14,6 +15,8 @@ from penstock.core.times import Duration, duration_us
 from penstock.errors import PipelineError
 from penstock.plan.building.sources import read
 from penstock.plan.logical import LogicalPlan, Node
+from penstock.plan.operations.read import Read
+from penstock.plan.operations.write import Write
 from penstock.protocol.keygroups import DEFAULT_MAX_PARALLELISM, LARGEST_MAX_PARALLELISM
 
 if TYPE_CHECKING:
@@ -83,9 +86,33 @@ class DeclaredPipeline:
         """Whether streams of rows have such a verb, with a key or without."""
         return self._has_verb_of_rows(name) or hasattr(KeyedStream, name)
 
-    def rows_of(self, node: Node) -> pl.DataFrame:
+    def _repr_html_(self) -> str:
+        """The picture of it in a notebook: its graph, and its plan in words."""
+        from penstock.graph.explain import explain_text
+        from penstock.graph.jobgraph import build_job_graph
+        from penstock.graph.picture import svg_of
+
+        if not self.plan.nodes:
+            return f"<p>{escape(repr(self))}</p>"
+        if not any(isinstance(node.operation, Write) for node in self.plan):
+            return f"<p>{escape(repr(self))}; it has no sink yet: <code>.write(...)</code></p>"
+        graph = build_job_graph(self.plan, 1)
+        words = escape(explain_text(graph, self.plan))
+        return f"<p>{escape(repr(self))}</p>{svg_of(graph)}<details><summary>plan</summary><pre>{words}</pre></details>"
+
+    def __repr__(self) -> str:
+        sinks = sum(isinstance(node.operation, Write) for node in self.plan)
+        sources = sum(isinstance(node.operation, Read) for node in self.plan)
+        ends = f"{_counted(sources, 'source')}, {_counted(sinks, 'sink')}"
+        return f"Pipeline {self.name!r}: {_counted(len(self.plan.nodes), 'operator')} ({ends})"
+
+    def rows_of(self, node: Node, limit: int | None = None) -> pl.DataFrame:
         """The rows of a stream; a pipeline that can be run knows how to get them."""
         raise PipelineError(f"collect: {self.name} is declared and cannot be run; make a penstock.Pipeline")
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def importing() -> bool:

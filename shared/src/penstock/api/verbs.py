@@ -5,9 +5,12 @@ The streams that users meet are in `penstock.api.stream` and the modules beside 
 
 from __future__ import annotations
 
+from html import escape
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
+from penstock.connectors import collecting
 from penstock.core.arguments import checked
+from penstock.core.interactive import of_cells
 from penstock.core.names import wrong_name
 from penstock.errors import PipelineError, nearest
 from penstock.functions.process_functions import OutputTag
@@ -27,6 +30,7 @@ from penstock.plan.operations.side import Side
 from penstock.plan.operations.union import Union
 from penstock.plan.operations.window_aggregate import WindowAggregate
 from penstock.plan.operations.window_rows import WindowRows
+from penstock.plan.operations.write import Write
 from penstock.types import Schema
 
 if TYPE_CHECKING:
@@ -36,17 +40,45 @@ if TYPE_CHECKING:
     from penstock.connectors.base import Sink
 
 _CALLED_ELSEWHERE: Final = {
-    "group_by": "key_by", "groupby": "key_by", "keyBy": "key_by", "partition_by": "key_by", "partitionBy": "key_by",
-    "where": "filter", "query": "filter", "assign": "with_columns", "concat": "union", "unique": "distinct",
-    "drop_duplicates": "distinct", "order_by": "sort", "sort_values": "sort", "aggregate": "agg", "sink": "write",
-    "sink_to": "write", "sinkTo": "write", "add_sink": "write", "addSink": "write", "to": "write", "save": "write",
+    **dict.fromkeys(("group_by", "groupby", "groupBy", "keyBy", "partition_by", "partitionBy"), "key_by"),
+    **dict.fromkeys(("where", "query"), "filter"),
+    **dict.fromkeys(("unique", "drop_duplicates"), "distinct"),
+    **dict.fromkeys(("order_by", "sort_values"), "sort"),
+    **dict.fromkeys(("sink", "sink_to", "sinkTo", "add_sink", "addSink", "to", "save"), "write"),
+    "assign": "with_columns", "concat": "union", "aggregate": "agg", "withColumnRenamed": "rename",
+    "map_elements": "map", "merge": "join",
 }  # fmt: skip
 """What Polars, pandas, Spark and Flink call verbs that another name lies nearer to."""
 _LOOKED_AT: Final = (
-    "print", "show", "head", "tail", "limit", "take", "first", "fetch", "execute_and_collect", "to_pandas", "to_polars",
-    "to_dicts", "rows", "describe", "foreach",
+    "print", "show", "tail", "limit", "take", "first", "fetch", "execute_and_collect", "to_pandas", "to_polars",
+    "to_dicts", "to_arrow", "rows", "iter_rows", "iterrows", "itertuples", "sample", "describe", "foreach", "display",
 )  # fmt: skip
 """What elsewhere shows rows, or takes them out."""
+_OTHERWISE: Final = {
+    **dict.fromkeys(("fill_null", "fillna"), 'write .with_columns(price=col("price").fill_null(0))'),
+    **dict.fromkeys(("drop_nulls", "dropna"), 'write .filter(col("price").is_not_null())'),
+    **dict.fromkeys(("columns", "dtypes", "shape", "collect_schema", "printSchema", "info"), "write .schema"),
+    **dict.fromkeys(("run", "execute", "start", "submit"), "it is the pipeline that runs: p.run()"),
+    **dict.fromkeys(
+        ("foreach_batch", "foreachBatch", "map_partitions", "mapPartitions", "mapInPandas", "mapInArrow", "pipe"),
+        "write .map_batches(function, returns=Class): it is given batches of Arrow",
+    ),
+    **dict.fromkeys(("cache", "persist"), "leave it out: what several verbs read is computed once"),
+    **dict.fromkeys(
+        ("repartition", "coalesce", "rebalance", "shuffle", "rescale", "set_parallelism", "setParallelism"),
+        "write .parallelism(4) for as many subtasks, and .key_by(...) where rows of a key are to meet in one",
+    ),
+    **dict.fromkeys(
+        ("assign_timestamps_and_watermarks", "withWatermark", "with_watermark"),
+        'event time is told at the source: event_time="at", max_out_of_orderness="5s"',
+    ),
+    **dict.fromkeys(
+        ("group_by_dynamic", "rolling", "resample", "time_window", "window_all"),
+        'write .key_by(...).window(tumbling("1m")).agg(...)',
+    ),
+    **dict.fromkeys(("name", "set_uid", "alias"), 'write .uid("name")'),
+}
+"""What is written for what others call otherwise, where it is more than another name."""
 _AGGREGATES: Final = ("count", "sum", "mean", "min", "max", "len", "size", "value_counts", "median", "std")
 
 
@@ -82,9 +114,11 @@ class Verbs:
             return f"did you mean {here!r}?" if hasattr(type(self), here) else self._instead(here)
         if name in _LOOKED_AT and hasattr(type(self), "collect"):
             return (
-                "a stream holds no rows before it runs; .collect() gives those of a stream with an end as a frame of "
-                "Polars, and .write(console.Sink()) prints them as they come"
+                "a stream holds no rows before it runs; .head(5) gives the first ones, .collect() all of a stream with "
+                "an end, as a frame of Polars, and .write(console.Sink()) prints them as they come"
             )
+        if name in _OTHERWISE:
+            return f"{self._what} has no such verb; {_OTHERWISE[name]}"
         if name in _AGGREGATES:
             return f"aggregates belong to a key: .key_by(...).agg({_example(name)})"
         return f"{self._what} has no such verb; {nearest(name, verbs_of(type(self)))}"
@@ -179,7 +213,9 @@ class StreamBase(Verbs):
         own = self._operator("uid")
         for node in self._pipeline.plan:
             if node.uid == uid and node is not own:
-                raise PipelineError(f"uid: two operators are named {uid!r}: {node.id} ({node.verb}) and this one")
+                raise PipelineError(
+                    f"uid: two operators are named {uid!r}: {node.id} ({node.verb}) and this one{of_cells()}"
+                )
         own.uid = uid
         return self
 
@@ -234,14 +270,17 @@ class StreamBase(Verbs):
         """
         return WrittenStream(self._pipeline, write(self._rows, sink).node)
 
-    def collect(self) -> pl.DataFrame:
+    def collect(self, *, limit: int | None = None) -> pl.DataFrame:
         """Run the pipeline as far as this stream, in this process, and give its rows: a table, in a notebook.
 
         Nothing is written to the sinks. Rows stand in the order of their arrival; of a stream of updates, every
         update is a row. While Penstock itself imports the file, nothing runs and there are no rows.
 
+        Args:
+            limit: at most so many rows; the run ends as soon as it has them, so that a source need not have an end.
+
         Raises:
-            PipelineError: a source has no end.
+            PipelineError: a source has no end, and there is no `limit`.
             PenstockError: the pipeline or its code failed.
 
         Example:
@@ -249,7 +288,33 @@ class StreamBase(Verbs):
             shape: (2, 2)
             ...
         """
-        return self._pipeline.rows_of(self._node)
+        return self._pipeline.rows_of(self._node, limit)
+
+    def head(self, n: int = 5) -> pl.DataFrame:
+        """The first rows that come, as `collect(limit=n)` gives them: a look at a stream, also at one without end.
+
+        Example:
+            >>> bids.select("auction", "price").head(2)
+            shape: (2, 2)
+            ...
+        """
+        return self.collect(limit=n)
+
+    def __repr__(self) -> str:
+        node = self._node
+        keys = f" of key {', '.join(node.keys)}" if node.keys else ""
+        mode = "" if node.mode == "append" else f" ({node.mode})"
+        return f"{type(self).__name__}{keys}{mode}: {self.schema}"
+
+    def _repr_html_(self) -> str:
+        """The picture of it in a notebook: its columns, and the graph that leads to it."""
+        from penstock.graph.jobgraph import build_job_graph
+        from penstock.graph.picture import columns_of, svg_of
+
+        plan = self._pipeline.plan.ending_in(self._node, Write(collecting.Sink()))
+        what = escape(repr(self).partition(":")[0])
+        picture = svg_of(build_job_graph(plan, 1))
+        return f"<p>{what}; <code>.head()</code> gives its first rows</p>{columns_of(self.schema)}{picture}"
 
     def _side_rows(self, tag: OutputTag[Any]) -> Rows:
         """The rows of the side output `tag` of the operator that makes this stream."""
@@ -267,3 +332,6 @@ class WrittenStream(StreamBase):
     """The end of a stream in a sink; only its settings can be changed."""
 
     _what = "the end of a stream in a sink"
+
+    def _repr_html_(self) -> str:
+        return self._pipeline._repr_html_()

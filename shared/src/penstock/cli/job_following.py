@@ -11,10 +11,11 @@ from typing import Any
 from rich.live import Live
 
 from penstock.cli.cluster import deaf_line, slots
-from penstock.cli.display import Rate, live_view, summary_lines
+from penstock.cli.display import Rate, live_view
 from penstock.cli.following import Follower
 from penstock.client.documents import ENDED, JobDetail
 from penstock.coordination.job_progress import CheckpointProgress, JobProgress
+from penstock.coordination.job_summary import summary_lines
 from penstock.core.names import shown
 from penstock.graph.jobgraph import graph_from_json
 from penstock.protocol.messages import SubtaskId, TaskStatus

@@ -128,9 +128,10 @@ def _show(report: UpReport, seconds: float) -> None:
         print(f"started {', '.join(report.started)} in {seconds:.1f} s{also}")
     else:
         print(f"everything runs already: {', '.join(report.ran_already)}")
+    notes = {"store": f" (bucket {report.settings.store.bucket})", "rest": " (in a browser: the dashboard)"}
     for name in ("kafka", "redis", "store", "rest"):
         if addresses[name] is not None:
-            print(f"  {name:<8} {addresses[name]}{f' (bucket {report.settings.store.bucket})' * (name == 'store')}")
+            print(f"  {name:<8} {addresses[name]}{notes.get(name, '')}")
     print(f"  {'settings':<8} {_short(report.file)} (with the passwords)")
     if report.logs:
         print(f"  {'logs':<8} {_short(report.file.with_name('cluster.d'))}/*/*.log")

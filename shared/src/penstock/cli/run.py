@@ -16,9 +16,10 @@ from rich.live import Live
 from rich.text import Text
 
 from penstock.api.pipeline import DeclaredPipeline
-from penstock.cli.display import Rate, changed_lines, live_view, print_collected, start_lines, summary_lines
+from penstock.cli.display import Rate, changed_lines, live_view, print_collected, start_lines
 from penstock.cli.run_dashboard import dashboard, keep_dashboard
 from penstock.coordination.job_progress import JobResult
+from penstock.coordination.job_summary import summary_lines
 from penstock.core.times import duration_us
 from penstock.embedded import EmbeddedJob, EmbeddedSettings, PipelineFile, default_directory
 from penstock.errors import ExternalError, PenstockError, UsageError, UserCodeError
@@ -169,6 +170,8 @@ async def _announce(job: EmbeddedJob, directory: Path, command: Run, console: Co
         raise UsageError(f"{directory} holds an unfinished run; continue it with --resume, or discard it with --fresh")
     restore = found.history.restore if found is not None and not found.finished and command.resume else None
     _say(console, *start_lines(job.graph, str(directory), restore.checkpoint if restore else None, job.processes))
+    if command.resume and found is not None and not found.finished and restore is None:
+        _say(console, "the earlier run had no complete checkpoint, so this one reads from the beginning")
     if found is not None and restore is not None:
         _say(console, *changed_lines(job.graph, graph_from_json(found.history.graph)))
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from rich.console import Console
 from rich.text import Text
 
-from penstock.cli.display import operator_name, run_row_lines
+from penstock.cli.display import run_row_lines
 from penstock.cli.spark_options import DEFAULT_STEP_RESTART
 from penstock.cli.steps import run_in_steps
+from penstock.coordination.job_summary import operator_name
 from penstock.errors import UsageError
 from penstock.graph.jobgraph import SINK_VERBS, JobVertex
 from penstock.loading import load_pipeline, parse_parameters
@@ -99,7 +100,10 @@ def run_on_spark(command: RunOnSpark) -> int:
         return run_in_steps(command, command.every)
     given = {"--dir": command.dir, "--fresh": command.fresh, "--restart": command.restart != DEFAULT_STEP_RESTART}
     if names := [name for name, value in given.items() if value]:
-        raise UsageError(f"{', '.join(names)}: on Spark for a job that runs in steps; give --every, too")
+        anew = "; without --every each run begins anew" if command.fresh else ""
+        raise UsageError(
+            f"{', '.join(names)}: for a job on Spark that runs in steps; leave it out, or give --every{anew}"
+        )
     return _run(command, {}, command.from_savepoint, command.to_savepoint)
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.adapters.system_clock import SystemClock
-from penstock.cli.display import row_lines
+from penstock.coordination.job_summary import row_lines
 from penstock.core.times import duration_us
 from penstock.errors import PenstockError, UsageError
 from penstock.loading import load_pipeline, parse_parameters

@@ -9,12 +9,14 @@ from typing import Literal
 
 import msgspec
 from rich.console import Console
+from rich.text import Text
 
 from penstock.cli.cluster import ClusterOptions, print_json, timeout_s
-from penstock.cli.display import operator_name, print_collected
+from penstock.cli.display import print_collected
 from penstock.cli.job_following import JobFollower
 from penstock.client.client import client_of
 from penstock.client.documents import Requested
+from penstock.coordination.job_summary import operator_name
 from penstock.errors import UsageError
 from penstock.graph.jobgraph import SINK_VERBS, graph_from_json
 from penstock.loading import load_pipeline, parse_parameters
@@ -116,6 +118,9 @@ async def _submit(
         requested = await submit(cluster, prepared, timeout_s(command.timeout))
         if command.detach:
             print_requested(requested, command)
+            console.print(
+                Text(f"{graph.name} on the dashboard: {settings.rest}/#/jobs/{requested.job}"), soft_wrap=True
+            )
             return 0
         follower = JobFollower(cluster, requested.job, console)
         follower.say(f"{graph.name}: job {requested.job}, parallelism {graph.parallelism}")

@@ -7,7 +7,7 @@ once, also after failures, as long as one process runs the job (embedded mode wi
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from penstock.connectors import base
@@ -117,3 +117,78 @@ class _Writer:
 
     def close(self) -> None:
         self._frames = []
+
+
+class FirstRows(base.Sink):
+    """Keeps the first rows that come, and says when it has them: what a look at a stream needs.
+
+    Args:
+        wanted: how many rows.
+    """
+
+    kind: ClassVar[str] = "collecting"
+    in_process: ClassVar[bool] = True
+
+    def __init__(self, wanted: int) -> None:
+        self.wanted: Final = wanted
+        self.frames: Final[list[pl.DataFrame]] = []
+        self.missing = wanted
+        """How many rows are to come."""
+        self._when_full: Callable[[], object] = int
+
+    @property
+    def full(self) -> bool:
+        """Whether it has all its rows."""
+        return self.missing <= 0
+
+    def when_full(self, call: Callable[[], object]) -> None:
+        """What to call as soon as it has its rows."""
+        self._when_full = call
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """At-least-once: what an attempt has seen before it failed, the next one sees again."""
+        return "at-least-once"
+
+    def check(self, schema: Schema, *, updates: bool) -> None:
+        """Every row can be seen; of an upsert stream, every update."""
+
+    def open(self, schema: Schema, context: WriteContext) -> base.SinkWriter:
+        """See `Sink.open`."""
+        return _FirstWriter(self, schema)
+
+    def describe(self) -> Mapping[str, Any]:
+        """See `Sink.describe`."""
+        return {}
+
+    def take(self, frame: pl.DataFrame) -> None:
+        """Keep as many of these rows as are missing."""
+        if self.full or not frame.height:
+            return
+        kept = frame.head(self.missing)
+        with of_calendar(kept.get_columns()):
+            self.frames.append(kept)
+        self.missing -= kept.height
+        if self.full:
+            self._when_full()
+
+
+class _FirstWriter:
+    def __init__(self, sink: FirstRows, schema: Schema) -> None:
+        self._sink = sink
+        self._names = schema.names
+
+    def write(self, frame: pl.DataFrame) -> None:
+        self._sink.take(frame.select(self._names))
+
+    def prepare(self, checkpoint: int) -> Prepared:
+        return Prepared()
+
+    def commit(self, committable: Any) -> None:
+        """Nothing is staged."""
+
+    def discard(self, committable: Any) -> None:
+        """Nothing is staged."""
+
+    def close(self) -> None:
+        """Nothing is held."""

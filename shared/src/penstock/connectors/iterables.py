@@ -20,7 +20,7 @@ from penstock.connectors.declaring import SourceOptions, declare, zone
 from penstock.connectors.pacing import Pace, checked_rate
 from penstock.core.arguments import checked
 from penstock.errors import PipelineError, UserCodeError, described
-from penstock.formats.columns import FrameBuilder
+from penstock.formats.columns import MISSING, FrameBuilder, missing
 from penstock.types import Schema, is_row_class
 
 if TYPE_CHECKING:
@@ -200,7 +200,9 @@ class _Reader:
         return Fetched(
             frame,
             [
-                BadRow(reason, repr(rows[index][0]).encode(), f"row {self._position + index + 1}")
+                BadRow(
+                    _told(reason, rows[index][0]), repr(rows[index][0]).encode(), f"row {self._position + index + 1}"
+                )
                 for index, reason in bad
             ],
             is_all=is_all,
@@ -215,6 +217,14 @@ class _Reader:
         close = getattr(self._rows, "close", None)
         if callable(close):
             close()
+
+
+def _told(reason: str, row: Any) -> str:
+    """What is wrong with a row; a key that it lacks may be spelled otherwise there."""
+    name, _, rest = reason.partition(": ")
+    if rest != MISSING or not isinstance(row, Mapping):
+        return reason
+    return f"{name}: {missing(name, map(str, cast('Mapping[Any, Any]', row)))}"
 
 
 def _class_of_rows(data: object) -> type[Any]:

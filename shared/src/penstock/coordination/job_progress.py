@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from penstock.coordination.cluster_view import AckView, TaskRates
+from penstock.coordination.job_summary import summary_lines
 from penstock.coordination.task_rates import RateMeter
+from penstock.graph.jobgraph import JobGraph
 from penstock.protocol.jobevents import (
     AckReceived,
     Announce,
@@ -208,9 +210,9 @@ class JobProgress:
         return [c for c in self.checkpoints.values() if c.state == "complete"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class JobResult:
-    """What became of a job."""
+    """What became of a job. Its text says it in a few lines."""
 
     job: str
     state: Literal["FINISHED", "STOPPED", "CANCELED", "FAILED", "SUSPENDED", "NOT_RUN"]
@@ -218,3 +220,13 @@ class JobResult:
     progress: JobProgress
     error: BaseException | None = None
     """What user code or the engine raised, if the job failed."""
+    graph: JobGraph | None = None
+    seconds: float = 0.0
+    """How long it ran here."""
+
+    def __repr__(self) -> str:
+        name = "job" if self.graph is None else self.graph.name
+        lines = [f"{name}: {self.state.lower()}{f', {self.reason}' if self.reason else ''}"]
+        if self.graph is not None:
+            lines += summary_lines(self.graph, self.progress, self.seconds)
+        return "\n".join(lines)

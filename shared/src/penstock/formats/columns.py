@@ -6,7 +6,9 @@ are found with their reason and the others stay. Decoders and the iterables sour
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
 from numbers import Integral, Real
@@ -47,6 +49,31 @@ _PYTHON: Final[dict[str, tuple[type, ...]]] = {
 
 MISSING: Final = "missing; declare it as '... | None' if it may be (the event time never may)"
 """What is said of a value that is not there."""
+
+
+_NEAR: Final = 0.7
+"""How like each other names must be."""
+
+
+def missing(name: str, there: Iterable[str]) -> str:
+    """What is said of a value that is not there, where the record has these names: one may be spelled otherwise."""
+    names = list(there)
+    alike = {_plain(each): each for each in names}
+    near = alike.get(_plain(name)) or next(iter(difflib.get_close_matches(name, names, n=1, cutoff=_NEAR)), None)
+    return MISSING if near is None else f"missing, and the record has {near!r}; call the field so, if that is meant"
+
+
+def _plain(name: str) -> str:
+    """A name without what spellings differ in: "delay_min", "delayMin", "Delay-Min"."""
+    return re.sub(r"[\W_]", "", name).lower()
+
+
+def number_for_moment(name: str) -> str:
+    """What to do about a column of `datetime` of which the data has numbers."""
+    return (
+        f"{name}: a number, and the field is a datetime; declare it as int (or float), and if it is the event "
+        f'time, say in which unit: event_time="{name}", time_unit="s" ("ms", "us", "ns")'
+    )
 
 
 class WrongValueError(ValueError):

@@ -19,7 +19,7 @@ import msgspec
 
 from penstock.core.decimals import misfit, of_text, units_of
 from penstock.errors import PipelineError, closest, nearest
-from penstock.formats.columns import MISSING, FrameBuilder, WrongValueError
+from penstock.formats.columns import MISSING, FrameBuilder, WrongValueError, number_for_moment
 from penstock.formats.csv_quotes import quoted
 from penstock.formats.decoding import BadLine, Decoded, line_ends, timestamps_of, without_nanoseconds
 from penstock.types import (
@@ -253,7 +253,8 @@ class CsvDecoder:
         except WrongValueError as error:
             return None, str(error)
         except (ValueError, msgspec.MsgspecError):
-            return None, expected
+            is_number = field.type == TIMESTAMP and text.replace(".", "", 1).isdigit()
+            return None, number_for_moment(field.name) if is_number else expected
 
     def _reason(self, field: Field, text: str | None) -> str:
         if text is None:

@@ -12,7 +12,6 @@ by Arrow, several times faster than as datetime objects; whatever that does not 
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import typing
@@ -24,7 +23,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
 
 import msgspec
 
-from penstock.formats.columns import MISSING, FrameBuilder, not_null, within_years
+from penstock.formats import columns
+from penstock.formats.columns import MISSING, FrameBuilder, not_null, number_for_moment, within_years
 from penstock.types import (
     FLOATS,
     INTEGERS,
@@ -49,10 +49,11 @@ _NEWLINE: Final = 10
 _MISSING: Final = re.compile(
     r"(?:Object missing required field `(.*?)`|Expected `[^`]*`, got `null`)(?: - at `\$\.?(.*?)`)?$"
 )
+_LINES: Final = (
+    "and each line is to be one object (JSON lines); `jq -c '.[]'` makes lines of an array, `jq -c .` of objects"
+)
 _ARRAY: Final = "Expected `object`, got `array`"
 _NUMBER: Final = re.compile(r"Expected `datetime(?: \| null)?`, got `(?:int|float)` - at `\$\.([^`]*)`$")
-_NEAR: Final = 0.7
-"""How like each other names must be."""
 _TRUNCATED: Final = "Input data was truncated"
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _FINER: Final = r"(:[0-9]{2}\.[0-9]{6})[0-9]+"
@@ -380,13 +381,10 @@ def _reason(error: Exception, value: bytes) -> str:
     if missing is not None:
         return f"{'.'.join(filter(None, missing.group(2, 1)))}: {_missed(missing, value)}"
     if str(error) == _ARRAY:
-        return "the record is a JSON array, or the beginning of one, and each line is to be one object (JSON lines)"
+        return f"the record is a JSON array, or the beginning of one, {_LINES}"
     number = _NUMBER.match(str(error))
     if number is not None:
-        return (
-            f"{number[1]}: a number, and the field is a datetime; declare it as int (or float), and if it is the event "
-            f'time, say in which unit: event_time="{number[1]}", time_unit="s" ("ms", "us", "ns")'
-        )
+        return number_for_moment(number[1])
     return str(error) or type(error).__name__
 
 
@@ -399,14 +397,7 @@ def _missed(missing: re.Match[str], value: bytes) -> str:
         there = cast("dict[str, Any]", json.loads(value))
     except (ValueError, RecursionError):  # more is wrong behind what msgspec looked at
         return MISSING
-    alike = {_plain(each): each for each in there}
-    near = alike.get(_plain(name)) or next(iter(difflib.get_close_matches(name, there, n=1, cutoff=_NEAR)), None)
-    return MISSING if near is None else f"missing, and the record has {near!r}; call the field so, if that is meant"
-
-
-def _plain(name: str) -> str:
-    """A name without what spellings differ in: "delay_min", "delayMin", "Delay-Min"."""
-    return re.sub(r"[\W_]", "", name).lower()
+    return columns.missing(name, there)
 
 
 def _malformed(error: Exception, value: bytes) -> str:
@@ -419,7 +410,9 @@ def _malformed(error: Exception, value: bytes) -> str:
         found = None
     if found is not None:
         return f"{found}: the text has a lone surrogate (half of a character in UTF-16), which is no text"
-    return "the record ends within its JSON" if str(error) == _TRUNCATED else str(error)
+    if str(error) != _TRUNCATED:
+        return str(error)
+    return f"the record ends within its JSON{f', {_LINES}' if value.strip() in (b'{', b'[') else ''}"
 
 
 def _surrogate_in(value: Any, path: str) -> str | None:

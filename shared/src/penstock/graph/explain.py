@@ -28,7 +28,7 @@ def _vertex_lines(graph: JobGraph, vertex: JobVertex, plan: LogicalPlan | None) 
     slot = f", slot group {vertex.slot_group}" if vertex.slot_group != "default" else ""
     yield f"  parallelism {vertex.parallelism}, {vertex.max_parallelism} key groups{slot}"
     for edge in vertex.inputs:
-        yield f"  <- {edge.vertex} {_ship(edge)} through the log, {graph.vertex(edge.vertex).parallelism} channels"
+        yield f"  <- {edge.vertex} {ship_text(edge)} through the log, {graph.vertex(edge.vertex).parallelism} channels"
     for operator in vertex.operators:
         is_read = operator.verb == "read"
         said = said_of_reading(plan, plan.node(operator.node)) if plan is not None and is_read else {}
@@ -36,7 +36,8 @@ def _vertex_lines(graph: JobGraph, vertex: JobVertex, plan: LogicalPlan | None) 
         yield from _operator_lines(operator, said, node)
 
 
-def _ship(edge: JobEdge) -> str:
+def ship_text(edge: JobEdge) -> str:
+    """How rows of an exchange are spread over subtasks."""
     keys = f" by {', '.join(edge.link.keys)}" if edge.link.keys else ""
     return f"{edge.ship}{keys}{rows_of(edge.link)}"
 
@@ -98,7 +99,7 @@ def explain_dot(graph: JobGraph) -> str:
         lines.append("  }")
     for vertex in graph.vertices:
         for edge in vertex.inputs:
-            label = json.dumps(_ship(edge))
+            label = json.dumps(ship_text(edge))
             source, target = _made(graph.vertex(edge.vertex), edge.link.source), _dot(vertex.operators[0])
             lines.append(f"  {source} -> {target} [style=dashed, label={label}];")
         for operator in vertex.operators:

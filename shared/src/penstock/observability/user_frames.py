@@ -8,10 +8,13 @@ import sysconfig
 import traceback
 from typing import Any
 
+from penstock.core.interactive import shell
 from penstock.errors import PenstockError, PipelineError, UserCodeError, described
 from penstock.protocol.unsendable import cut
 
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+SHOWN_BY_IPYTHON = "_render_traceback_"
+"""The method that IPython asks an error for its lines; the errors themselves know nothing of frames."""
 _LIBRARY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -24,8 +27,11 @@ def is_users(filename: str) -> bool:
 
 def user_frames(error: BaseException) -> str:
     """The frames in the user's files, formatted as in a traceback; an empty string if there are none."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
-    return "".join(traceback.format_list(frames))
+    return "".join(traceback.format_list(_frames(error)))
+
+
+def _frames(error: BaseException) -> list[traceback.FrameSummary]:
+    return [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
 
 
 def place_of(function: Any) -> str:
@@ -67,5 +73,31 @@ def first_cause(error: BaseException) -> BaseException:
 def _place(error: BaseException) -> str:
     if not isinstance(error, PipelineError):
         return ""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
+    frames = _frames(error)
     return f"{os.path.relpath(frames[-1].filename)}, line {frames[-1].lineno}: " if frames else ""
+
+
+def cell_lines(error: PenstockError) -> list[str]:
+    """The lines by which a notebook shows an error: the cell, where the user's code failed, and the message.
+
+    Of a defect of Penstock all frames, which a report of it needs.
+    """
+    if error.domain == "internal" and type(error) is not UserCodeError:
+        return [line.rstrip("\n") for line in traceback.format_exception(error)]
+    frames = [line for frame in _frames(error) for line in _cell_frame(frame)]
+    cause = error.__cause__
+    if isinstance(error, UserCodeError):
+        inner = [line for frame in _frames(cause) for line in _cell_frame(frame)] if cause is not None else []
+        frames += inner or error.frames.splitlines()
+    return [*frames, f"{type(error).__name__}: {error}"]
+
+
+def _cell_frame(frame: traceback.FrameSummary) -> list[str]:
+    code_name = getattr(getattr(shell(), "compile", None), "format_code_name", lambda _: None)
+    found = code_name(frame.filename)  # of a cell "Cell" and "In[3]"; of a file None
+    where = " ".join(found) if found else frame.filename
+    inside = "" if frame.name == "<module>" else f", in {frame.name}"
+    return [f"{where}, line {frame.lineno}{inside}", *([f"    {frame.line}"] if frame.line else [])]
+
+
+setattr(PenstockError, SHOWN_BY_IPYTHON, cell_lines)

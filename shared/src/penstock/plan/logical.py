@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.connectors.base import Source
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Node:
     """One verb of a pipeline. `id` numbers the nodes in the order in which the file made them (`n0`, `n1`, ...)."""
 
@@ -46,6 +46,10 @@ class Node:
     chainable: bool = True
     sides: Mapping[str, Schema] = field(default_factory=dict[str, Schema])
     """Schema per side output tag that this node may emit to."""
+
+    def __repr__(self) -> str:
+        inputs = f" <- {', '.join(each.id for each in self.inputs)}" if self.inputs else ""
+        return f"{self.id} {self.verb}{inputs}: {self.schema}"
 
     @property
     def row_schema(self) -> Schema:
@@ -104,7 +108,7 @@ def reached(nodes: Sequence[Node], further: Callable[[Node], Sequence[Node]]) ->
             waiting += reversed(further(node))
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class LogicalPlan:
     """All nodes of a pipeline in the order they were made; every `Write` is an end."""
 
@@ -121,6 +125,9 @@ class LogicalPlan:
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)
+
+    def __repr__(self) -> str:
+        return "\n".join([f"plan of {self.name!r}", *(f"  {node!r}" for node in self.nodes)])
 
     if not TYPE_CHECKING:
 

@@ -107,7 +107,8 @@ class ValueCodec:
         return value
 
     def _refuse(self, value: Any) -> NoReturn:
-        raise UserCodeError(f"{self.where} holds {type_name(self.hint)}, but was given {value!r}")
+        advice = "; write .tolist(), which gives values of Python" if type(value).__module__ == "numpy" else ""
+        raise UserCodeError(f"{self.where} holds {type_name(self.hint)}, but was given {value!r}{advice}")
 
 
 def _is_more(value: Any, accepted: tuple[type, ...]) -> bool:

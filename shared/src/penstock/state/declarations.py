@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, Typ
 
 from penstock.core.arguments import checked
 from penstock.core.times import Duration, duration_us
-from penstock.errors import PipelineError, UsageError
+from penstock.errors import PipelineError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -58,11 +58,11 @@ class State(ABC):
     def _unbound(self) -> NoReturn:
         if not self.name:
             kind = type(self).__name__
-            raise UsageError(
-                f"a {kind} was made in a method, where it belongs to no operator; declare it in the class, beside the "
-                f"methods: name = {kind}(...)"
+            raise PipelineError(
+                f"a {kind} was made in a method or outside a class, where it belongs to no operator; declare it in the "
+                f"class of the process, beside the methods: name = {kind}(...)"
             )
-        raise UsageError(
+        raise PipelineError(
             f"state {self.name!r} was used outside a running pipeline; it exists only in the "
             "methods of a process that Penstock runs, such as on_row (penstock.testing runs one in a test)"
         )

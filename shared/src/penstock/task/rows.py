@@ -174,12 +174,16 @@ class RowWriter:
         schema: the columns.
         row_type: class of the rows, if rows of another one are to be refused.
         where: what produced the rows, such as `map: to_euros`; leads error messages.
+        emitted: whether a function emits the rows, and does not return them.
     """
 
-    def __init__(self, schema: Schema, row_type: type[Any] | None = None, where: str = "rows") -> None:
+    def __init__(
+        self, schema: Schema, row_type: type[Any] | None = None, where: str = "rows", *, emitted: bool = False
+    ) -> None:
         self._schema = schema
         self._row_type = row_type
         self._where = where
+        self._emitted = emitted
         self._getters = [(field, _attribute_getter(field.name), itemgetter(field.name)) for field in schema]
         self.copied = _copier_of(schema, row_type)
         """The values of a row, or of a dict with its columns, as they are now: for `frame_of_copies`."""
@@ -227,11 +231,25 @@ class RowWriter:
         expected = self._row_type
         wrong = next((row for row in rows if not isinstance(row, expected)), None)
         if wrong is not None or type(None) in classes:
-            raise UserCodeError(
-                f"{self._where}: must return a {expected.__name__}, got {wrong!r}"
-                + ("; a return is missing" if wrong is None else "")
-            )
+            raise UserCodeError(f"{self._where}: {self._wanted(expected.__name__)}, got {wrong!r}{self._advice(wrong)}")
         return False
+
+    def _wanted(self, expected: str) -> str:
+        return f"takes one {expected}" if self._emitted else f"must return a {expected}"
+
+    def _advice(self, wrong: object) -> str:
+        """What was probably meant by something that is no row."""
+        if inspect.iscoroutine(wrong):
+            wrong.close()  # or Python says that it was never awaited, of a place inside Penstock
+            return "; the function is async: write map_async(...)"
+        if wrong is None:
+            return "" if self._emitted else "; a return is missing"
+        if self._emitted:
+            if isinstance(wrong, list | tuple | types.GeneratorType):
+                return "; emit each row by itself: for row in rows: ctx.emit(row)"
+            return ""
+        several = isinstance(wrong, list | types.GeneratorType) and ".map_batches" not in self._where
+        return "; a function that gives several rows is for flat_map(...)" if several else ""
 
     def _check_names(self, rows: Sequence[dict[str, Any]]) -> None:
         names = set(self._schema.names)

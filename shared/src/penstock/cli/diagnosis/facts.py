@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from penstock.cli.display import operator_name
 from penstock.client.documents import Failures, JobDetail, Overview, TaskView
 from penstock.coordination.cluster_view import TaskRates
+from penstock.coordination.job_summary import operator_name
 from penstock.graph.jobgraph import JobGraph, JobVertex, graph_from_json
 
 NAMED: Final = 3

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.connectors.base import ChangeSource
+from penstock.core.interactive import of_cells
 from penstock.core.times import Duration
 from penstock.errors import PipelineError
 from penstock.functions.windows.definitions import RETRACTED
@@ -91,7 +92,7 @@ def _written(rows: Rows, sink: Sink, ttl: Duration | None) -> Rows:
         if sink.place is not None and isinstance(other.operation, Write) and other.operation.sink.place == sink.place:
             raise PipelineError(
                 f"write: {sink.place} is written by {other.operator_id} already, and the rows of both would be mixed; "
-                "write one stream there: a.union(b).write(...), in SQL one INSERT INTO with UNION ALL"
+                f"write one stream there: a.union(b).write(...), in SQL one INSERT INTO with UNION ALL{of_cells()}"
             )
     return rows.derive(Write(sink), node.schema, node.row_type)
 

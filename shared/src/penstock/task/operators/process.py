@@ -31,7 +31,8 @@ import structlog
 
 from penstock.core.batches import EVENT_TIME, WATERMARK, with_watermarks
 from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK, from_micros, to_micros
-from penstock.errors import PenstockError, PipelineError, UserCodeError, described
+from penstock.errors import PenstockError, PipelineError, UserCodeError, described, nearest, shown
+from penstock.functions.process_contexts import KeyedContext
 from penstock.functions.process_functions import OutputTag, check_process, input_methods
 from penstock.plan.logical import Node
 from penstock.plan.operations.process_rows import ProcessRows
@@ -114,6 +115,14 @@ def _untaken(row: Any) -> NoReturn:
     raise AssertionError(f"{row!r} was emitted before the operator was opened")
 
 
+_CALLED_ELSEWHERE: Final = {
+    "collect": "emit", "forward": "emit", "send": "emit", "output": "emit_to", "current_key": "key",
+    "get_current_key": "key", "timer_service": "event_timer", "register_event_time_timer": "event_timer",
+    "register_processing_time_timer": "processing_timer", "current_watermark": "watermark",
+}  # fmt: skip
+"""What Flink, Kafka Streams and others call parts of a context."""
+
+
 class Run(KeyCursor):
     """The context of a call: `Context`, and with timers `KeyedContext`. One object for all calls of an operator."""
 
@@ -137,6 +146,16 @@ class Run(KeyCursor):
         self.now_us: Callable[[], int]
         self.metrics: OperatorMetrics
         self.timers: KeyedBackend
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("_") or name in self.__slots__:
+                raise AttributeError(name)
+            known = [each for each in dir(KeyedContext) if not each.startswith("_")]
+            meant = _CALLED_ELSEWHERE.get(name)
+            advice = nearest(name, known) if meant is None else f"did you mean {meant!r}?"
+            raise AttributeError(f"a context has no {name!r}; {advice}")
 
     def emit(self, row: Any) -> None:
         main = self.main
@@ -219,9 +238,10 @@ class ProcessBase(PartwiseOperator):
         self._where = f"{node.verb} ({node.operator_id}): {self._name}"
         self._event_time = node.event_time
         self._readers = [RowReader(source.schema, source.row_type) for source in node.inputs]
-        self._writer = RowWriter(node.schema, node.row_type, f"{self._where}, emit")
+        self._writer = RowWriter(node.schema, node.row_type, f"{self._where}, emit", emitted=True)
         self._side_writers = {
-            tag: RowWriter(schema, None, f"{self._where}, emit_to({tag!r})") for tag, schema in node.sides.items()
+            tag: RowWriter(schema, None, f"{self._where}, emit_to({tag!r})", emitted=True)
+            for tag, schema in node.sides.items()
         }
         self._process: Any = None
         self._opened = False
@@ -257,6 +277,11 @@ class ProcessBase(PartwiseOperator):
             raise
         except Exception as error:  # whatever the user's function raises
             raise UserCodeError(f"{self._where}.open raised {described(error)}") from error
+
+    def _refuse_given(self, method: str, given: object) -> NoReturn:
+        """A row that is returned goes nowhere, which nobody means."""
+        gave = f"{self._where}.{method} returned {shown(given):.80}"
+        raise UserCodeError(f"{gave}, and nobody takes it; rows are sent on with ctx.emit(row)")
 
     def _times_of(self, frame: pl.DataFrame) -> list[int | None]:
         return frame[EVENT_TIME].to_list() if EVENT_TIME in frame.columns else [None] * frame.height
@@ -349,7 +374,8 @@ class ProcessOperator(ProcessBase):
                 ):
                     if carried > run.watermark_us:
                         run.watermark_us = run.mark = carried
-                    on_row(row, run)
+                    if (given := on_row(row, run)) is not None:
+                        self._refuse_given("on_row", given)
                 if len(run.main.rows) >= FLUSH_ROWS:
                     self._flush(output)
         except PenstockError:
@@ -433,7 +459,8 @@ class KeyedProcessOperator(ProcessBase):
                             yield from self._fired_between(carried, output)
                             run.mark = carried
                         run.key, run.time, run.watermark_us = key, time, mark
-                        on_row(row, run)
+                        if (given := on_row(row, run)) is not None:
+                            self._refuse_given(method, given)
                 elif timed:
                     timers, reached = self._backend.event_timers, run.mark
                     run.watermark_us = reached
@@ -444,10 +471,12 @@ class KeyedProcessOperator(ProcessBase):
                             reached = run.mark = run.watermark_us = carried
                         run.key = key
                         run.time = time
-                        on_row(row, run)
+                        if (given := on_row(row, run)) is not None:
+                            self._refuse_given(method, given)
                 else:
                     for run.key, run.time, row in zip(*rows, strict=True):
-                        on_row(row, run)
+                        if (given := on_row(row, run)) is not None:
+                            self._refuse_given(method, given)
                 if len(run.main.rows) >= FLUSH_ROWS:
                     self._flush(output)
         except PenstockError:
@@ -575,7 +604,8 @@ class KeyedProcessOperator(ProcessBase):
 
     def _on_timer(self, at: int) -> None:
         try:
-            self._process.on_timer(from_micros(at), self._run)
+            if (given := self._process.on_timer(from_micros(at), self._run)) is not None:
+                self._refuse_given("on_timer", given)
         except PenstockError:
             raise
         except Exception as error:  # whatever the user's function raises

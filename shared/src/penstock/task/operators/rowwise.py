@@ -6,6 +6,8 @@ young, which is half again as fast as making all of a batch first.
 
 from __future__ import annotations
 
+import builtins
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -14,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from penstock.core.batches import EVENT_TIME, hidden_of, one_batch
-from penstock.errors import PenstockError, PipelineError, UserCodeError, described, function_name, shown
+from penstock.errors import PenstockError, PipelineError, UserCodeError, described, function_name, nearest, shown
 from penstock.observability.user_frames import place_of
 from penstock.plan.logical import Node
 from penstock.plan.operations.map_batches import MapBatches
@@ -22,7 +24,7 @@ from penstock.plan.operations.map_rows import MapRows
 from penstock.state.declarations import ValueState
 from penstock.task.operator import Operator, Output, PartwiseOperator
 from penstock.task.rows import RowReader, RowWriter
-from penstock.types import Schema, arrow_type, of_arrow
+from penstock.types import Schema, arrow_type, is_row_class, of_arrow
 from penstock.types.map_columns import with_keys_once
 
 if TYPE_CHECKING:
@@ -34,6 +36,11 @@ _TO_ARROW: Final = {
     "pandas.DataFrame": "; write pyarrow.Table.from_pandas(frame, preserve_index=False)",
 }
 
+_AS_A_VALUE: Final = re.compile(r"'Bound(\w+State)'")
+_WRITTEN_BY: Final = {"ListState": "add", "ReducingState": "add", "AggregatingState": "add"}
+_SUBSCRIPTED: Final = re.compile(r"'(\w+)' object is not subscriptable")
+_BUILT_IN: Final = vars(builtins).keys() | {"NoneType"}
+
 
 def chunks_of(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
     """The frame in pieces of `ROWS_PER_CHUNK` rows."""
@@ -43,7 +50,22 @@ def chunks_of(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
 
 def raised(where: str, row: object, error: Exception) -> UserCodeError:
     """The error for a function that raised on a row; the caller chains the cause."""
-    return UserCodeError(f"{where} raised {described(error)}{_of_state(error)}; row: {shown(row)}")
+    return UserCodeError(f"{where} raised {described(error)}{_advice(error)}; row: {shown(row)}")
+
+
+def _advice(error: Exception) -> str:
+    """What was probably meant, where that can be told."""
+    if type(error) not in (TypeError, AttributeError):  # also no classes of the user's, of which str() may raise
+        return ""
+    if isinstance(error, AttributeError) and is_row_class(type(error.obj)) and error.name:
+        return f"; {nearest(error.name, [name for name in dir(error.obj) if not name.startswith('_')])}"
+    if found := _AS_A_VALUE.search(str(error)):
+        verb = _WRITTEN_BY.get(found[1], "set")
+        return f" (a {found[1]} is no value: self.name.get(...) reads it, self.name.{verb}(...) writes it)"
+    found = _SUBSCRIPTED.match(str(error))
+    if found is not None and found[1] not in _BUILT_IN:
+        return " (a row is an object: write row.name, not row['name'])"
+    return _of_state(error)
 
 
 def _of_state(error: Exception) -> str:
@@ -51,7 +73,7 @@ def _of_state(error: Exception) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    if trace is None or type(error) not in (TypeError, AttributeError) or "NoneType" not in str(error):
+    if trace is None or "NoneType" not in str(error):
         return ""
     held = getattr(trace.tb_frame.f_locals.get("self"), "__dict__", {}).items()
     named = [name for name, each in held if isinstance(each, ValueState) and name in trace.tb_frame.f_code.co_names]
