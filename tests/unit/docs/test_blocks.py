@@ -58,7 +58,7 @@ SHOWN = ("text", "mermaid")
 TYPED = ("", "bash", "console", "sh")
 ELSEWHERE = {
     "base64", "cat", "curl", "diff", "docker", "done", "dot", "echo", "export", "for", "head", "helm", "kill",
-    "kubectl", "openssl", "pgrep", "pip", "sort", "spark-submit", "timeout", "venv-pack",
+    "kubectl", "openssl", "pgrep", "pip", "rm", "sleep", "sort", "spark-submit", "until", "venv-pack", "wait",
 }  # fmt: skip
 """Programs that are not ours: that they are spelled so is all that is known here."""
 
@@ -237,8 +237,6 @@ def problem_of(words: list[str]) -> str:
     match Path(program).name, rest:
         case "penstock", _:
             return problem_of_penstock(rest)
-        case "timeout", ["--signal", _, _, *command]:
-            return problem_of(command)
         case "make", [target, *_]:
             return "" if re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M) else "there is no such target"
         case "python" | "python3", ["-m", module, *_]:
