@@ -124,7 +124,8 @@ def is_rolled_back(job: Job, before: Document, now: Document) -> Any:
     deployed = now.get("deployed", {})
     said = condition(now, "Ready").get("reason") == "RolledBack"
     said = said and "ZeroDivisionError" in condition(now, "Degraded").get("message", "")
-    return said and deployed["version"] == before["deployed"]["version"] and deployed.get("stable")
+    same = deployed.get("version") == before["deployed"]["version"]
+    return said and same and now["job"] != before["job"] and deployed.get("stable")
 
 
 def is_well(job: Job, before: Document, now: Document) -> Any:
