@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
 import os
 import signal
 import sys
@@ -129,7 +128,7 @@ def shown_in_ipython(error: PenstockError) -> list[str]:
 
 def test_what_is_declared_twice_says_in_a_notebook_that_a_cell_ran_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Elsewhere it does not."""
-    monkeypatch.setattr(builtins, "__IPYTHON__", True, raising=False)
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=object))
     bids = bids_of(Pipeline("notebook"))
     bids.filter(col("auction") > 1).uid("dear")
     with pytest.raises(PipelineError, match=r"run the cell of Pipeline\(...\) again"):

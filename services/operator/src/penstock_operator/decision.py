@@ -792,8 +792,9 @@ class _Deciding:
     def _restarting(self) -> tuple[str, str]:
         """Whether the job restarts by itself, as a word and a text: what its strategy goes on trying is no end yet."""
         job = self._seen.job
-        restarts = self._status.deployed is not None and self._status.step is None and job is not None
-        return ("Restarting", job.reason) if restarts and job is not None and job.state == "RESTARTING" else ("", "")
+        if job is None or job.state != "RESTARTING" or self._status.deployed is None or self._status.step is not None:
+            return "", ""
+        return "Restarting", job.reason
 
     def _condition(self, kind: str, state: ConditionStatus, reason: str, message: str) -> Condition:
         return condition(self._before.conditions, kind, state, reason, message, self._generation, self._now_us)

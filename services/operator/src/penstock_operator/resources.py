@@ -57,11 +57,10 @@ def condition(
     now_us: int,
 ) -> Condition:  # fmt: skip
     """A condition as it is now; the time of one whose status was the same before stays."""
-    known = next((one for one in before if one.type == kind), None)
-    same = known is not None and known.status == status
+    known = next((one for one in before if one.type == kind and one.status == status), None)
     return Condition(
         type=kind, status=status, reason=reason, message=message,
-        last_transition_time=known.last_transition_time if known is not None and same else rfc3339(now_us),
+        last_transition_time=rfc3339(now_us) if known is None else known.last_transition_time,
         observed_generation=generation,
     )  # fmt: skip
 

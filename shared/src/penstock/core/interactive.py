@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import builtins
 import sys
 from typing import Any, Self
 
 CELL_RAN_TWICE = "; in a notebook, a cell that ran twice declared it twice: run the cell of Pipeline(...) again"
 
 
-def in_ipython() -> bool:
-    """Whether this process is a notebook's, or a shell of IPython."""
-    return hasattr(builtins, "__IPYTHON__")
-
-
 def of_cells() -> str:
     """What to say, in a notebook only, of what is there twice."""
-    return CELL_RAN_TWICE if in_ipython() else ""
+    return CELL_RAN_TWICE if shell() is not None else ""
 
 
 def shell() -> Any:

@@ -84,12 +84,14 @@ def cell_lines(error: PenstockError) -> list[str]:
     """
     if error.domain == "internal" and type(error) is not UserCodeError:
         return [line.rstrip("\n") for line in traceback.format_exception(error)]
-    frames = [line for frame in _frames(error) for line in _cell_frame(frame)]
-    cause = error.__cause__
+    frames = _cell_frames(error)
     if isinstance(error, UserCodeError):
-        inner = [line for frame in _frames(cause) for line in _cell_frame(frame)] if cause is not None else []
-        frames += inner or error.frames.splitlines()
+        frames += _cell_frames(error.__cause__) or error.frames.splitlines()
     return [*frames, f"{type(error).__name__}: {error}"]
+
+
+def _cell_frames(error: BaseException | None) -> list[str]:
+    return [] if error is None else [line for frame in _frames(error) for line in _cell_frame(frame)]
 
 
 def _cell_frame(frame: traceback.FrameSummary) -> list[str]:
