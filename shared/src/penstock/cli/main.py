@@ -23,7 +23,7 @@ from penstock.cli.spark_options import add_backfill, add_catch_up, add_engine_op
 from penstock.core.extras import missing_package
 from penstock.errors import IncompatibleStateError, PenstockError, PipelineError, UsageError, UserCodeError
 from penstock.observability.user_frames import shown_frames, shown_text
-from penstock.service.option_types import port, positive
+from penstock.service.option_types import add_log_options, port, positive
 from penstock.service.process_exit import leave
 
 
@@ -144,13 +144,7 @@ def _command(
         action="store_true",
         help="at-least-once results: barriers are not aligned, and rows may be doubled after a failure",
     )
-    parser.add_argument("--log-format", choices=("text", "json"), default="text", help="the format of log lines (text)")
-    parser.add_argument(
-        "--log-level",
-        choices=("debug", "info", "warning", "error"),
-        default="error",
-        help="the lowest severity that is logged (error)",
-    )
+    add_log_options(parser, "error")
     return parser
 
 

@@ -37,6 +37,7 @@ from penstock.protocol.messages import LeaderTick, decode_command
 from penstock.service import http_limits
 from penstock.service.access import Access, Gate
 from penstock.service.http_limits import MAX_HEAD_BYTES, BoundedConnection, Guarded
+from penstock.service.option_types import add_log_options
 from penstock.service.typed_options import typed_options
 from penstock.settings import ClusterSettings, load_settings
 
@@ -70,13 +71,7 @@ def service_parser(name: str, summary: str, default_http: str) -> argparse.Argum
         metavar="HOST:PORT",
         help=f"where health and metrics are served ({default_http})",
     )
-    parser.add_argument("--log-format", choices=("text", "json"), default="text", help="the format of log lines (text)")
-    parser.add_argument(
-        "--log-level",
-        choices=("debug", "info", "warning", "error"),
-        default="info",
-        help="the lowest severity that is logged (info)",
-    )
+    add_log_options(parser, "info")
     return parser
 
 

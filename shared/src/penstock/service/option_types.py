@@ -1,4 +1,4 @@
-"""What numbers the options of commands and services may be: types for argparse."""
+"""What the options of commands and of services have in common: the types of numbers, and how they log."""
 
 from __future__ import annotations
 
@@ -24,3 +24,14 @@ def port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65_535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port, 0 to 65535")
     return int(text)
+
+
+def add_log_options(parser: argparse.ArgumentParser, level: str) -> None:
+    """Add `--log-format` and `--log-level`, whose default is `level`."""
+    parser.add_argument("--log-format", choices=("text", "json"), default="text", help="the format of log lines (text)")
+    parser.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default=level,
+        help=f"the lowest severity that is logged ({level})",
+    )
