@@ -368,13 +368,11 @@ class Setting:
 SETTINGS = (Setting(1, 1, "memory", 0), Setting(2, 6, "rocksdb", 4))
 
 
-def differences(
-    records: Sequence[Record], settings: Sequence[Setting], runs: Sequence[Sequence[list[dict[str, Emitted]]]]
-) -> list[str]:
-    """Where the first run and another one differ: of every subtask the first place."""
+def differences(records: Sequence[Record], runs: Sequence[Sequence[list[dict[str, Emitted]]]]) -> list[str]:
+    """Where the run in the first of `SETTINGS` and another one differ: of every subtask the first place."""
     found: list[str] = []
     for record, first, *others in zip(records, *runs, strict=True):
-        for setting, other in zip(settings[1:], others, strict=True):
+        for setting, other in zip(SETTINGS[1:], others, strict=True):
             for given, one, another in zip(record.given, first, other, strict=True):
                 if one != another:
                     where = f"{record.case}, {record.vertex} {record.subtask}, {setting}"

@@ -9,7 +9,7 @@ from pathlib import Path
 import double_run
 import pipelines
 import pytest
-from double_run import ANSWERED, SETTINGS, Record, Setting
+from double_run import ANSWERED, SETTINGS, Record
 
 import penstock.task.operators  # noqa: F401 (it loads every operation)
 from penstock.plan.operation import Operation
@@ -36,22 +36,22 @@ def recorded(cases: Sequence[pipelines.Case], folder: Path) -> list[Record]:
     return records
 
 
-def compared(records: Sequence[Record], folder: Path, settings: Sequence[Setting]) -> list[str]:
+def compared(records: Sequence[Record], folder: Path) -> list[str]:
     """Where subtasks did something else when they were run again."""
     path = folder / "records"
     path.write_bytes(pickle.dumps(records))
-    return double_run.differences(records, settings, [setting.run(path) for setting in settings])
+    return double_run.differences(records, [setting.run(path) for setting in SETTINGS])
 
 
 @pytest.mark.parametrize("part", range(4))
 def test_what_is_run_again_gives_the_same_rows(part: int, tmp_path: Path) -> None:
     """Batch by batch, whatever the hash seed, the threads, the state backend and the restores in between."""
-    assert compared(recorded(PARTS[part], tmp_path), tmp_path, SETTINGS) == []
+    assert compared(recorded(PARTS[part], tmp_path), tmp_path) == []
 
 
 def test_what_does_not_follow_from_the_batches_is_found(tmp_path: Path) -> None:
     """Or the test above could not fail."""
-    found = compared(recorded(double_run.UNDETERMINED, tmp_path), tmp_path, SETTINGS)
+    found = compared(recorded(double_run.UNDETERMINED, tmp_path), tmp_path)
     assert {line.partition(",")[0] for line in found} == {case.name for case in double_run.UNDETERMINED}
 
 
