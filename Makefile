@@ -65,12 +65,11 @@ demo: setup ## Run the first example on 20,000 real flights, here and on Spark, 
 	@echo "the result lies in out/departures; its first lines:"
 	@cat out/departures/part-* | head -n 3
 	@if ! command -v java >/dev/null && ! test -x "$$JAVA_HOME/bin/java"; then \
-		echo "the same file runs on Spark where there is Java 17 (none is found): see docs/spark.md"; \
-		echo "next: docs/tutorial.md kills this run and resumes it, then starts a cluster"; exit; fi; \
+		echo "the same file runs on Spark where there is Java 17 (none is found): see docs/spark.md"; exit; fi; \
 	set -e; echo "running the same file on Spark, which takes half a minute to start"; $(BIN)/penstock run examples/departures.py --engine spark --param out=out/departures-spark; \
 	sort out/departures/part-* > out/departures.rows; sort out/departures-spark/part-* | diff out/departures.rows -; \
-	echo "Spark gave the same $$(wc -l < out/departures.rows) rows: out/departures-spark"; \
-	echo "next: docs/tutorial.md kills this run and resumes it, then starts a cluster"
+	echo "Spark gave the same $$(wc -l < out/departures.rows) rows: out/departures-spark"
+	@echo "next: docs/tutorial.md kills this run and resumes it, then starts a cluster"
 
 platform: setup ## Fetch what the tests' Kafka, MinIO and Redis run from, into ~/.cache/penstock, and install Chromium (once)
 	@command -v redis-server >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
