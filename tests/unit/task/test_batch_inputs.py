@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import random
+import re
 from pathlib import Path
 
 import polars as pl
@@ -365,7 +366,7 @@ def test_what_makes_no_sense_is_refused_where_it_is_written(process, said):
 
 def test_the_example_of_the_docs_runs(monkeypatch, tmp_path):
     text = (Path(__file__).parents[3] / "docs/state.md").read_text()
-    code = text.partition("**Two streams.**")[2].partition("```python\n")[2].partition("```")[0]
+    [code] = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "class Net(" in block]
     (tmp_path / "net_of_the_docs.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     balances = importlib.import_module("net_of_the_docs").balances

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -524,7 +525,7 @@ def test_the_edge_is_a_broadcast_one_at_every_parallelism_and_spark_refuses_it()
 
 def test_the_example_of_the_docs_runs(monkeypatch, tmp_path):
     text = (Path(__file__).parents[3] / "docs/state.md").read_text()
-    code = text.partition("## Broadcast state")[2].partition("```python\n")[2].partition("```")[0]
+    [code] = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "class OverLimit(" in block]
     (tmp_path / "limits_of_the_docs.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     alerts = importlib.import_module("limits_of_the_docs").alerts
