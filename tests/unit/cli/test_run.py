@@ -6,16 +6,18 @@ import asyncio
 import io
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from rich.console import Console
 
-from penstock.cli.run import Run, _Interrupts, _repeated, _write_metrics_once
+from penstock.cli.run import Run, _announce, _Interrupts, _repeated, _write_metrics_once
 from penstock.coordination.job_progress import JobProgress
-from penstock.embedded import EmbeddedJob
+from penstock.embedded import EmbeddedJob, FoundJob
 from penstock.errors import ExternalError
 from penstock.graph.jobgraph import JobGraph
+from penstock.protocol.joblog import JobHistory, Submit
 
 
 class FakeJob:
@@ -36,6 +38,22 @@ class FakeJob:
 
 def as_job(fake: FakeJob) -> EmbeddedJob:
     return cast("EmbeddedJob", cast("object", fake))
+
+
+async def test_resuming_a_run_without_a_checkpoint_says_that_it_begins_anew() -> None:
+    """It was killed too early for anything to go on from."""
+    submit = Submit(seq=0, nonce="n", job="job", name="fake", graph=JobGraph("fake", 1, 240, ()).to_json())
+    found, out = FoundJob("job", JobHistory.of([submit])), io.StringIO()
+
+    class Found(FakeJob):
+        processes = 2
+
+        async def find(self) -> FoundJob:
+            return found
+
+    command = cast("Run", cast("object", SimpleNamespace(resume=True, fresh=False)))
+    await _announce(as_job(Found(started=False)), Path("state"), command, Console(file=out))
+    assert "had no complete checkpoint, so this one reads from the beginning" in out.getvalue()
 
 
 async def test_an_interrupt_before_the_job_has_begun_cancels_it() -> None:

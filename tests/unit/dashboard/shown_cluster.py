@@ -9,7 +9,7 @@ import asyncio
 import math
 import random
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -75,8 +75,15 @@ class ShownCluster(RecordedCluster):
         )  # fmt: skip
         await self.metadata.put(VIEW, msgspec.json.encode(view))
 
-    async def record_orders(self, job: str = JOB, name: str = "orders", **changes: Any) -> JobView:
-        """A job that runs in its second attempt, whose join holds up what is before it."""
+    async def record_orders(self, job: str = JOB, name: str = "orders", *, failing: int = 0, **changes: Any) -> JobView:
+        """A job that runs in its second attempt, whose join holds up what is before it.
+
+        Args:
+            job: its id.
+            name: how it is called.
+            failing: how many attempts have failed since its newest checkpoint, which is old then.
+            changes: what else the leader shows of it.
+        """
         graph = self.orders
         await self.blobs.put(SOURCE_KEY, sources("orders.py"))
         artifact = Artifact(SOURCE_KEY, "0" * 64, "orders.py", {"password": "hunter2"})
@@ -90,11 +97,21 @@ class ShownCluster(RecordedCluster):
         )  # fmt: skip
         await self.write(
             submit, Leader(epoch=1, at_us=self.began_us), self._began(1, 0), failed, self._began(2, 12 * MINUTE + SECOND),
-            self._completed(61), job=job,
+            self._completed(61, 35 * MINUTE if failing else 0),
+            *self._failing(failed, failing),
+            job=job,
         )  # fmt: skip
         view = self.orders_view(job, name, **changes)
         self.jobs.append(view)
         return view
+
+    def _failing(self, failed: AttemptFailed, times: int) -> Iterator[AttemptFailed | Begin]:
+        """Attempts that failed like this one, each behind the other, and those that followed them."""
+        for number in range(2, 2 + times):
+            yield msgspec.structs.replace(
+                failed, attempt=f"{number:032x}", attempt_number=number, at_us=self.clock.now_us()
+            )
+            yield self._began(number + 1, 47 * MINUTE)
 
     def _began(self, number: int, after_us: int) -> Begin:
         return Begin(
@@ -102,10 +119,10 @@ class ShownCluster(RecordedCluster):
             generation=0, start_offsets={}, at_us=self.began_us + after_us,
         )  # fmt: skip
 
-    def _completed(self, checkpoint: int) -> Complete:
+    def _completed(self, checkpoint: int, ago_us: int) -> Complete:
         return Complete(
             checkpoint=checkpoint, checkpoint_nonce=NONCE, attempt=f"{2:032x}", parent=-1, manifest=f"jobs/m{checkpoint}",
-            sha256="0" * 64, at_us=self.clock.now_us(),
+            sha256="0" * 64, at_us=self.clock.now_us() - ago_us,
         )  # fmt: skip
 
     def orders_view(self, job: str = JOB, name: str = "orders", **changes: Any) -> JobView:

@@ -50,11 +50,41 @@ async def test_a_job_that_failed_says_why(page: Page, running: tuple[ShownCluste
     await opened(page, running[1], "jobs?show=troubled", "gave up after 1 restart")
     await page.get_by_role("link", name="prices").click()
     await shows(page, "This job has failed.")
+    await shows(page, f"penstock submit FILE --from-savepoint {FAILED_JOB[:8]}")
     assert await page.get_by_role("button", name="Cancel").count() == 0
     await page.get_by_role("link", name="See why").click()
     await shows(page, "return PRICES[order.product]")
     await page.goto(f"{running[1]}/#/jobs/{FAILED_JOB}/source")
     await shows(page, "was submitted without sources")
+
+
+async def test_a_job_in_a_loop_of_restarts_is_not_well(page: Page) -> None:
+    """Though it runs at the moment: in the list, in the sum, and on its page with the reason and the age of its state."""
+    cluster = ShownCluster()
+    await cluster.record_orders(failing=3, checkpoints=())
+    async with served(cluster) as address:
+        await opened(page, address, "jobs", "3 failures since a checkpoint: v1[0]: KeyError: 'kettle'")
+        await shows(page, "Failing")
+        await shows(page, "1 job in trouble")
+        await page.get_by_role("link", name="orders").click()
+        await shows(page, "3 attempts have failed since the newest checkpoint.")
+        await shows(page, f"penstock doctor {JOB[:8]}")
+        age = page.locator(".fact", has_text="Newest checkpoint")
+        await expect(age).to_contain_text("35 min")
+        await expect(age).to_have_attribute("data-tone", "bad")
+    await cluster.stop()
+
+
+async def test_what_nobody_leads_is_not_well(page: Page) -> None:
+    """No coordinator, or one that hears nothing: how jobs are is not known, and rates are none."""
+    cluster = ShownCluster()
+    await cluster.record_orders()
+    async with served(cluster) as address:
+        await opened(page, address, "jobs", "all well")
+        cluster.jobs[0], cluster.leads = cluster.orders_view(), False
+        await shows(page, "how they are is not known")
+        await expect(page.locator(".fact", has_text="Rows read")).to_contain_text("\N{EN DASH}")
+    await cluster.stop()
 
 
 async def test_an_empty_cluster_says_what_to_do_next(page: Page) -> None:

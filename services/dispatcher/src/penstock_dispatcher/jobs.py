@@ -24,7 +24,7 @@ from penstock.coordination.cluster_view import ClusterView, JobState, JobView
 from penstock.coordination.job_catalog import FinishedJob
 from penstock.errors import CorruptDataError, ExternalError
 from penstock.graph.jobgraph import JobGraph, JobVertex, graph_from_json
-from penstock.protocol.joblog import Begin, Complete, JobHistory, Submit
+from penstock.protocol.joblog import AttemptFailed, Begin, Complete, JobHistory, Submit
 from penstock.protocol.joblog import Savepoint as SavepointRecord
 from penstock_dispatcher.cluster import Cluster
 from penstock_dispatcher.job_load import load_of
@@ -209,6 +209,7 @@ def summary_of(found: Found) -> JobSummary:
     submit, view, history, finished = found.submit, found.view, found.history, found.finished
     tasks = [task for vertex in view.vertices for task in vertex.tasks] if view is not None else []
     terminated = history.terminated
+    failed = failed_since_checkpoint(history)
     wrong = "" if view is None else view.failures[-1] if view.state == "UNOPENED" else view.ending
     return JobSummary(
         job=found.job,
@@ -226,7 +227,21 @@ def summary_of(found: Found) -> JobSummary:
         changed_us=max((record.at_us for record in history.records), default=0),
         attempts=attempts_of(found),
         load=load_of(found.vertices, view) if terminated is None else None,
+        last_checkpoint_us=max((record.at_us for record in history.records if isinstance(record, Complete)), default=0),
+        failures=len(failed) if terminated is None else 0,
+        failure=failed[-1].reason if failed and terminated is None else "",
     )
+
+
+def failed_since_checkpoint(history: JobHistory) -> list[AttemptFailed]:
+    """The attempts that failed behind the newest complete checkpoint, oldest first."""
+    failed: list[AttemptFailed] = []
+    for record in history.records:
+        if isinstance(record, Complete | SavepointRecord):
+            failed.clear()
+        elif isinstance(record, AttemptFailed):
+            failed.append(record)
+    return failed
 
 
 def attempts_of(found: Found) -> int:
@@ -269,6 +284,7 @@ def detail_of(found: Found) -> JobDetail:
         graph=history.graph,
         missing=found.missing,
         deaf_us=view.deaf_us if view is not None else 0,
+        checkpoint_interval_us=found.submit.settings.checkpoints.interval_ms * 1_000,
     )
 
 

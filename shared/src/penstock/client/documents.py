@@ -171,6 +171,12 @@ class JobSummary(msgspec.Struct, frozen=True):
     """How often it was started, as far as that is known: not of a job in the list that has ended."""
     load: JobLoad | None = None
     """None where nobody measures it."""
+    last_checkpoint_us: int = 0
+    """When the newest checkpoint was complete; 0 if that is not known."""
+    failures: int = 0
+    """How many attempts have failed since the newest checkpoint was complete: the job may be in a loop of restarts."""
+    failure: str = ""
+    """Why the last of these failed."""
 
 
 class JobList(msgspec.Struct, frozen=True):
@@ -202,6 +208,8 @@ class JobDetail(msgspec.Struct, frozen=True):
     deaf_us: int = 0
     """For how long the leader has heard nothing from the brokers: the vertices are shown as they were then. 0 while it
     hears them."""
+    checkpoint_interval_us: int = 0
+    """From the start of one checkpoint to the next, as it was submitted; 0 if that is not known."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True):

@@ -4,8 +4,9 @@ import { count, duration, NONE, percent, plural, rate, since, time, watermarkLag
 import { usePolled } from "../core/poll.js";
 import { href } from "../core/router.js";
 import { bytes, compact } from "../core/format.js";
-import { Copy, Fact, Facts, Note, pressure, Ready, State, useNow, useTrace } from "../parts/bits.js";
+import { Copy, Fact, Facts, Note, pressure, Ready, shownState, State, useNow, useTrace } from "../parts/bits.js";
 import { loadsOf, totalsOf } from "../core/loads.js";
+import { takesJobs } from "../parts/allowed.js";
 import { Actions } from "./actions.js";
 import { CheckpointsTab } from "./checkpoints.js";
 import { ConfigurationTab, HistoryTab, SourceTab } from "./described.js";
@@ -14,6 +15,7 @@ import { LogsTab } from "./logs.js";
 import { OverviewTab } from "./overview.js";
 
 const ENDED = new Set(["FINISHED", "STOPPED", "CANCELED", "FAILED"]);
+const REPLAYED_US = 86_400_000_000; // rows older than a day are replayed, which is no delay of the job
 const TABS = [
   ["overview", "Overview", OverviewTab], ["checkpoints", "Checkpoints", CheckpointsTab], ["exceptions", "Exceptions", ExceptionsTab],
   ["logs", "Logs", LogsTab], ["source", "Source", SourceTab], ["configuration", "Configuration", ConfigurationTab], ["history", "History", HistoryTab],
@@ -42,7 +44,7 @@ function JobView({ detail, at, tab, path, url, reload }) {
   const notes = { exceptions: failures, checkpoints: summary.last_checkpoint };
   return html`
     <header class="job-head">
-      <div class="job-title"><h1>${summary.name}</h1><${State} state=${summary.state} /></div>
+      <div class="job-title"><h1>${summary.name}</h1><${State} state=${shownState(summary)} /></div>
       <${Times} detail=${detail} ended=${ended} />
       <${Actions} summary=${summary} url=${url} ended=${ended} done=${reload} />
     </header>
@@ -72,7 +74,9 @@ function Warnings({ detail, ended, tab }) {
   const tasks = detail.vertices.flatMap((/** @type {any} */ vertex) => vertex.tasks.map((/** @type {any} */ task) => ({ ...task, vertex: vertex.name })));
   const waiting = tasks.filter((/** @type {any} */ task) => task.waits_for);
   return html`
-    ${summary.state === "FAILED" && html`<${Note} tone="bad" title="This job has failed." actions=${tab !== "exceptions" && html`<a class="button small" href=${href("jobs", summary.job, "exceptions")}>See why</a>`}>${summary.reason}<//>`}
+    ${summary.state === "FAILED" && html`<${Note} tone="bad" title="This job has failed." actions=${tab !== "exceptions" && html`<a class="button small" href=${href("jobs", summary.job, "exceptions")}>See why</a>`}>${summary.reason}
+      ${takesJobs() && html`<br />Mend what the reason names, then start another job in its place: <code>penstock submit FILE --from-savepoint ${summary.job.slice(0, 8)}</code>`}<//>`}
+    ${summary.failures > 0 && html`<${Note} tone="warn" title=${`${plural(summary.failures, "attempt has", "attempts have")} failed since the newest checkpoint.`} actions=${tab !== "exceptions" && html`<a class="button small" href=${href("jobs", summary.job, "exceptions")}>See why</a>`}>${summary.failure}<br />Until a checkpoint is complete, every attempt reads the same rows again. <code>penstock doctor ${summary.job.slice(0, 8)}</code> says more.<//>`}
     ${!ended && summary.reason && html`<${Note} title="Under way.">${summary.reason}<//>`}
     ${ended && summary.state !== "FAILED" && summary.reason && html`<${Note}>${summary.reason}<//>`}
     ${summary.missing_slots > 0 && html`<${Note} tone="warn" title=${`It waits for ${plural(summary.missing_slots, "slot")}.`}>Start another task manager (<code>penstock taskmanager</code>), rescale the job, or stop another one.<//>`}
@@ -90,12 +94,16 @@ function Numbers({ detail, at }) {
   const rowsIn = useTrace("in", totals.rowsIn, at);
   const rowsOut = useTrace("out", totals.rowsOut, at);
   const lag = watermarkLag(totals.watermark);
+  const { summary, checkpoint_interval_us: interval } = detail;
+  const ageUs = useNow() * 1000 - (summary.last_checkpoint_us || summary.submitted_us);
+  const late = interval > 0 && ageUs > 3 * interval + 60_000_000;
   return html`<${Facts} label="The job in short">
     <${Fact} label="Rows read" value=${`${rate(totals.rowsIn)}/s`} trace=${rowsIn} />
     <${Fact} label="Rows written" value=${`${rate(totals.rowsOut)}/s`} trace=${rowsOut} />
     <${Fact} label="Most back-pressure" value=${hot ? percent(hot.blocked) : NONE} note=${hot && hot.blocked >= 0.1 ? hot.name : ""} tone=${hot ? pressure(hot.blocked) : ""} />
     <${Fact} label="Not read yet" value=${compact(totals.behind)} note=${totals.behind === null ? "no source can tell" : "records"} />
-    <${Fact} label="Event time lag" value=${lag === null ? NONE : duration(lag)} note=${lag === null ? "" : "of the slowest"} />
-    <${Fact} label="Newest checkpoint" value=${newest ? duration(newest.duration_us) : NONE} note=${newest ? bytes(newest.size_bytes) : "none yet"} />
+    <${Fact} label="Event time lag" value=${lag === null ? NONE : duration(lag)} note=${lag === null ? "" : lag > REPLAYED_US ? "reads history" : "of the slowest"} />
+    <${Fact} label="Newest checkpoint" value=${summary.last_checkpoint_us ? `${duration(ageUs)} ago` : NONE} tone=${late ? "bad" : ""}
+      note=${newest ? `${bytes(newest.size_bytes)} in ${duration(newest.duration_us)}` : "none yet"} />
   <//>`;
 }

@@ -3,7 +3,7 @@ import { html, useMemo, useState } from "../vendor/preact.js";
 import { ago, compact, count, duration, plural, rate, since } from "../core/format.js";
 import { usePolled } from "../core/poll.js";
 import { go, href, setQuery, usePlace } from "../core/router.js";
-import { Card, Empty, Fact, Facts, Load, Note, Ready, State, useTrace } from "../parts/bits.js";
+import { Card, Empty, Fact, Facts, Load, Note, Ready, shownState, State, useTrace } from "../parts/bits.js";
 import { Icon } from "../parts/icons.js";
 import { Table } from "../parts/table.js";
 import { Allowed, takesJobs } from "../parts/allowed.js";
@@ -11,10 +11,11 @@ import { SubmitDialog } from "./submit.js";
 
 const ENDED = new Set(["FINISHED", "STOPPED", "CANCELED", "FAILED"]);
 const TROUBLED = new Set(["FAILED", "RESTARTING", "UNOPENED"]);
+const troubled = (/** @type {any} */ job) => TROUBLED.has(job.state) || job.missing_slots > 0 || job.failures > 0;
 const GROUPS = [
   ["all", "All", () => true],
   ["active", "Active", (/** @type {any} */ job) => !ENDED.has(job.state)],
-  ["troubled", "Troubled", (/** @type {any} */ job) => TROUBLED.has(job.state) || job.missing_slots > 0],
+  ["troubled", "Troubled", (/** @type {any} */ job) => troubled(job)],
   ["ended", "Ended", (/** @type {any} */ job) => ENDED.has(job.state)],
 ];
 
@@ -34,14 +35,15 @@ export function JobsPage() {
 /** @param {any} props */
 function Summary({ list, overview, at }) {
   const active = list.jobs.filter((/** @type {any} */ job) => !ENDED.has(job.state));
-  const troubled = list.jobs.filter((/** @type {any} */ job) => job.state !== "FAILED" && (TROUBLED.has(job.state) || job.missing_slots > 0));
+  const inTrouble = list.jobs.filter((/** @type {any} */ job) => job.state !== "FAILED" && troubled(job));
+  const old = !list.leader || list.deaf_us > 0; // what is shown was so once
   const failed = list.jobs.filter((/** @type {any} */ job) => job.state === "FAILED").length;
-  const loads = active.map((/** @type {any} */ job) => job.load).filter(Boolean);
+  const loads = old ? [] : active.map((/** @type {any} */ job) => job.load).filter(Boolean);
   const total = (/** @type {string} */ name) => (loads.length ? loads.reduce((/** @type {number} */ sum, /** @type {any} */ load) => sum + load[name], 0) : null);
   const rowsIn = useTrace("in", total("rows_in"), at);
   const used = overview ? overview.slots - overview.free_slots : null;
   return html`<${Facts} label="The cluster in short">
-    <${Fact} label="Active jobs" value=${count(active.length)} note=${troubled.length ? `${plural(troubled.length, "job")} in trouble` : active.length ? "all well" : "none"} tone=${troubled.length ? "warn" : ""} />
+    <${Fact} label="Active jobs" value=${count(active.length)} note=${inTrouble.length ? `${plural(inTrouble.length, "job")} in trouble` : !active.length ? "none" : old ? "how they are is not known" : "all well"} tone=${inTrouble.length ? "warn" : ""} />
     <${Fact} label="Failed" value=${count(failed)} note=${failed ? "ended for good" : "none"} tone=${failed ? "bad" : ""} />
     <${Fact} label="Rows read" value=${`${rate(total("rows_in"))}/s`} trace=${rowsIn} />
     <${Fact} label="Rows written" value=${`${rate(total("rows_out"))}/s`} />
@@ -65,7 +67,7 @@ function Warnings({ list }) {
 const COLUMNS = [
   { title: "Job", by: (/** @type {any} */ job) => job.name.toLowerCase(), width: "26%", cell: (/** @type {any} */ job) => html`
     <a class="row-link" href=${href("jobs", job.job)}>${job.name}</a><span class="row-sub mono">${job.job.slice(0, 8)}</span>` },
-  { title: "State", by: (/** @type {any} */ job) => job.state, width: "9.5rem", cell: (/** @type {any} */ job) => html`<${State} state=${job.state} />${subState(job)}` },
+  { title: "State", by: (/** @type {any} */ job) => job.state, width: "9.5rem", cell: (/** @type {any} */ job) => html`<${State} state=${shownState(job)} />${subState(job)}` },
   { title: "Time", by: (/** @type {any} */ job) => -job.submitted_us, hide: "phone", cell: (/** @type {any} */ job) => html`
     <span class="num">${job.ended_us ? duration(job.ended_us - job.submitted_us) : since(job.submitted_us)}</span><span class="row-sub">${job.ended_us ? `ended ${ago(job.ended_us)}` : "since submission"}</span>` },
   { title: "Tasks", end: true, hide: "tablet", by: (/** @type {any} */ job) => job.tasks, cell: (/** @type {any} */ job) => html`
@@ -86,6 +88,7 @@ const PerSecond = ({ value }) => html`<span class="num">${rate(value)}</span>${v
 /** @param {any} job */
 function subState(job) {
   if (job.missing_slots > 0) return html`<span class="row-sub warn-text">needs ${plural(job.missing_slots, "slot")}</span>`;
+  if (job.failures > 0) return html`<span class="row-sub warn-text clip" title=${job.failure}>${plural(job.failures, "failure")} since a checkpoint: ${job.failure}</span>`;
   if (job.reason) return html`<span class="row-sub clip" title=${job.reason}>${job.reason}</span>`;
   return null;
 }

@@ -6,12 +6,15 @@ import { Icon } from "./icons.js";
 /** State to how it is shown: a tone of colour and, for those who do not see it, a form. */
 const STATES = {
   RUNNING: ["good", "play"], FINISHED: ["done", "check"], STOPPED: ["done", "stop"], CANCELED: ["quiet", "cross"],
-  FAILED: ["bad", "alert"], RESTARTING: ["warn", "restart"], CREATED: ["wait", "clock"], SUSPENDED: ["wait", "pause"],
+  FAILED: ["bad", "alert"], RESTARTING: ["warn", "restart"], FAILING: ["warn", "alert"], CREATED: ["wait", "clock"], SUSPENDED: ["wait", "pause"],
   UNOPENED: ["bad", "alert"], QUEUED: ["wait", "clock"], ACTIVE: ["good", "play"], PAUSED: ["wait", "pause"],
   REMOVED: ["quiet", "cross"], complete: ["done", "check"], aborted: ["bad", "alert"], "in progress": ["wait", "clock"],
   running: ["good", "play"], ended: ["good", "check"], finished: ["done", "check"], failed: ["bad", "alert"],
   initializing: ["wait", "clock"], deployed: ["wait", "clock"], canceled: ["quiet", "cross"],
 };
+
+/** The state of a job; one that runs only until it fails again is not well. @param {any} summary @returns {string} */
+export const shownState = (summary) => (summary.state === "RUNNING" && summary.failures > 0 ? "FAILING" : summary.state);
 
 /** @param {{state: string, label?: string}} props */
 export function State({ state, label }) {
