@@ -32,7 +32,6 @@ from penstock.connectors.base import PublishedSink, SinkEncoder
 from penstock.core.times import MIN_WATERMARK
 from penstock.graph.jobgraph import ENCODE, JobGraph, JobVertex, build_job_graph
 from penstock.plan.logical import LogicalPlan
-from penstock.plan.operations.event_time import AssignEventTime
 from penstock.plan.operations.lookup_join import LookupJoin
 from penstock.plan.operations.map_async import MapAsync
 from penstock.plan.operations.write import Write
@@ -220,10 +219,6 @@ class Again:
             for edge in vertex.inputs
             if edge.vertex == record.vertex
         }
-        nodes = [plan.node(each.node) for each in self._vertex.operators]
-        self._is_restored = not any(
-            isinstance(node.operation, AssignEventTime) and node.traits.undetermined for node in nodes
-        )
         self._backend = backend
         self._folder = folder
         self._opened = 0
@@ -270,7 +265,7 @@ class Again:
         given = self._record.given
         places = {len(given) * (place + 1) // (restores + 1) for place in range(restores)}
         for place, each in enumerate(given):
-            if place in places and self._is_restored and not any(one.kind == "end" for one in given[:place]):
+            if place in places and not any(one.kind == "end" for one in given[:place]):
                 self._restore()
             self._results = {}
             self._now_us = each.now_us

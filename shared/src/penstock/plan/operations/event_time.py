@@ -9,7 +9,7 @@ from penstock.connectors.watermarks import BoundedOutOfOrderness
 from penstock.core.times import format_duration
 from penstock.errors import PipelineError
 from penstock.expressions import columns_of
-from penstock.plan.operation import Columns, Operation, Settings, UpsertKey, joined
+from penstock.plan.operation import Columns, Operation, Settings, UpsertKey
 from penstock.plan.traits import Traits, per_row
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ class AssignEventTime(Operation):
         )
         if self.delays_input:
             return replace(retimed, row_times="moved")
-        learned = "the watermarks behind a restart, which are learned from the rows that come then"
-        return replace(retimed, arrival="what is late behind it", undetermined=joined([learned, marks.undetermined]))
+        return replace(retimed, arrival="what is late behind it", undetermined=marks.undetermined)
 
     def describe(self, node: Node) -> Settings:
         event_time = self.event_time
@@ -54,7 +53,8 @@ class AssignEventTime(Operation):
         return {"event_time": event_time.form.describe(), "watermarks": marks}
 
     def state_signature(self, node: Node) -> Settings | None:
-        return None
+        """None of what keeps nothing."""
+        return None if self.delays_input else {"verb": "with_event_time"}
 
     def columns_needed(self, node: Node, wanted: Columns) -> Columns:
         """All if a function of the user's makes watermarks of whole rows."""

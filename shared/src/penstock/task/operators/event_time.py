@@ -1,4 +1,4 @@
-"""`with_event_time`: rows get another event time, and time comes on by it from here on.
+"""`with_event_time`: rows get another event time, and event time advances by it from here on.
 
 Where the new time of a row is at most so much before the one that it had, the watermarks in front hold for it too if
 they are held back by as much: `DelayingEventTimeOperator` does that, and keeps nothing. It is what Flink does behind an
@@ -10,8 +10,9 @@ learns from the rows that come again, and what is behind it remembers how far it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
+import msgspec
 import polars as pl
 
 from penstock.core.batches import EVENT_TIME, WATERMARK, visible, with_watermarks
@@ -19,10 +20,24 @@ from penstock.core.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.errors import UserCodeError
 from penstock.plan.logical import Node
 from penstock.plan.operations.event_time import AssignEventTime
-from penstock.task.operator import Operator, OperatorContext, Output, RestoredState
+from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 
 if TYPE_CHECKING:
     from penstock.connectors.event_times import EventTimeForm
+
+
+GENERATORS: Final = "generators"
+"""Name of the union list state: an entry per subtask."""
+
+
+class _GeneratorEntry(msgspec.Struct, frozen=True):
+    """What the generator of a subtask has learned."""
+
+    subtask: int
+    parallelism: int
+    watermark: int
+    next_period_us: int | None
+    generator: Any
 
 
 class _NewTimes:
@@ -56,11 +71,22 @@ class EventTimeOperator(Operator):
         self._times = _NewTimes(node, self._event_time.form)
         self._generator = self._event_time.watermarks.generator()
         self._watermark = MIN_WATERMARK
+        self._repeats = False
+        """Whether consumers are to hear the watermark again: it was restored, and they may wait for it."""
         self._next_period_us: int | None = None
         self._context: OperatorContext
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._context = context
+        if restored is None:
+            return
+        place = context.subtask, context.parallelism
+        for stored in restored.unions.get(GENERATORS, ()):
+            entry = msgspec.json.decode(stored, type=_GeneratorEntry)
+            if (entry.subtask, entry.parallelism) == place:
+                self._watermark, self._next_period_us = entry.watermark, entry.next_period_us
+                self._repeats = entry.watermark != MIN_WATERMARK
+                self._generator.restore(entry.generator)
 
     def process(self, frame: pl.DataFrame, output: Output) -> None:
         if frame.height == 0:
@@ -86,12 +112,23 @@ class EventTimeOperator(Operator):
             self._rise(watermark, output)
 
     def next_timer_us(self) -> int | None:
-        return self._next_period_us
+        return self._context.now_us() if self._repeats else self._next_period_us
 
     def on_processing_time(self, now_us: int, output: Output) -> None:
         """A strategy that is asked at intervals is asked, from the first row on."""
-        self._next_period_us = self._period_from(now_us)
-        self._rise(self._generator.on_period(), output)
+        if self._repeats:
+            self._repeats = False
+            output.watermark(self._watermark)
+        if self._next_period_us is not None and self._next_period_us <= now_us:
+            self._next_period_us = self._period_from(now_us)
+            self._rise(self._generator.on_period(), output)
+
+    def snapshot(self) -> OperatorSnapshot:
+        entry = _GeneratorEntry(
+            self._context.subtask, self._context.parallelism, self._watermark, self._next_period_us,
+            self._generator.state(),
+        )  # fmt: skip
+        return OperatorSnapshot(unions={GENERATORS: [msgspec.json.encode(entry)]})
 
     def _period_from(self, now_us: int) -> int:
         return now_us + self._event_time.watermarks.every_us
