@@ -50,6 +50,20 @@ def jvm() -> Generator[None]:
     assert code is None, f"Spark's JVM, process {process.pid}, has ended with {code}, in this test or before it"
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, Any, Any]:
+    """A test that is cut off while it waits for Java leaves an answer that the next call would take for its own."""
+    try:
+        return (yield)
+    except BaseException:
+        pyspark = sys.modules.get("pyspark")
+        gateway = pyspark.SparkContext._gateway if pyspark is not None else None
+        connection = gateway._gateway_client.get_thread_connection() if gateway is not None else None
+        if connection is not None:
+            connection.close()
+        raise
+
+
 @pytest.fixture
 def minio(platform: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A folder of a bucket, which the environment of this process says how to reach."""
