@@ -21,6 +21,7 @@ from benchmarks.child import stages
 
 if TYPE_CHECKING:
     from penstock.platform.servers import Servers
+    from penstock.platform.services import ServiceProcess
 
 PIPELINES = Path(__file__).parent / "kafka_pipelines.py"
 PARALLELISM = 2
@@ -102,27 +103,31 @@ async def run_embedded(pipeline: str, parameters: dict[str, str], directory: Pat
     }
 
 
+def service(name: str, folder: Path, port: int, *options: str, number: int = 0) -> ServiceProcess:
+    """A service of the cluster whose settings are in this folder."""
+    from penstock.platform.services import ServiceProcess
+
+    each = f"{name}-{number}"  # what is left of a service that has ended is known by it
+    return ServiceProcess(
+        each, name, folder / each, port, cluster=folder / "cluster.toml", options=options,
+        variables={"POLARS_MAX_THREADS": "1"}, mark=str(folder),
+    )  # fmt: skip
+
+
 @asynccontextmanager
 async def cluster_services(
     servers: Servers, folder: Path, rest_port: int, *, slots: int = PARALLELISM, task_managers: int = 1
 ) -> AsyncGenerator[Sequence[int]]:
     """A coordinator, a dispatcher and task managers, `slots` in each; the pids of all, in this order."""
     from penstock.platform.free_ports import free_port
-    from penstock.platform.services import ServiceProcess
 
     taken = {rest_port}
-
-    def service(name: str, port: int, *options: str, number: int = 0) -> ServiceProcess:
-        return ServiceProcess(
-            name, name, folder / f"{name}-{number}", port, cluster=folder / "cluster.toml", options=options,
-            variables={"POLARS_MAX_THREADS": "1"}, mark=str(folder),
-        )  # fmt: skip
-
-    services = [
-        service("coordinator", free_port(taken)),
-        service("dispatcher", rest_port),
-        *(service("taskmanager", free_port(taken), "--slots", str(slots), number=n) for n in range(task_managers)),
+    hosts = [
+        service("taskmanager", folder, free_port(taken), "--slots", str(slots), number=n) for n in range(task_managers)
     ]
+    services = [
+        service("coordinator", folder, free_port(taken)), service("dispatcher", folder, rest_port), *hosts
+    ]  # fmt: skip
     try:
         await asyncio.gather(*(each.start() for each in services))
         yield [each.pid for each in services]

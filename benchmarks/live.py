@@ -74,7 +74,7 @@ def _latency(brokers: str, rate: int, interval: str) -> dict[str, Any]:
         create_topic(brokers, topic)
     job = submit("latency", topics, interval, PARALLELISM)
     over = threading.Event()
-    sender = threading.Thread(target=_send, args=(brokers, topics["events"], rate, over))
+    sender = threading.Thread(target=send, args=(brokers, topics["events"], rate, over))
     sender.start()
     try:
         ages = _ages_ms(brokers, topics["results"])
@@ -86,7 +86,7 @@ def _latency(brokers: str, rate: int, interval: str) -> dict[str, Any]:
             "ms": {part: ages[int(len(ages) * part / 100)] for part in (50, 90, 99)}}  # fmt: skip
 
 
-def _send(brokers: str, topic: str, rate: int, over: threading.Event) -> None:
+def send(brokers: str, topic: str, rate: int, over: threading.Event) -> None:
     """In steps of 5 ms, each record with the time of its step."""
     from confluent_kafka import Producer
 

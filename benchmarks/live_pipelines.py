@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from penstock import Pipeline, col, param
+from penstock import Pipeline, col, count, param
 from penstock.connectors import kafka
 
 
@@ -24,3 +24,12 @@ stream = idle.read(kafka.Source(param("events", "events"), schema=Event, format=
 for step in range(8):
     stream = stream.filter(col("number") > step).chain(False)
 stream.write(kafka.Sink(param("results", "results"), delivery="at-least-once"))
+
+totals = Pipeline("totals")
+(
+    totals.read(kafka.Source(param("events", "events"), schema=Event, format="json"))
+    .select("sent_us", key=col("number") % 1000)
+    .key_by("key")
+    .agg(rows=count(), sent_us=col("sent_us").max())
+    .write(kafka.Sink(param("results", "results"), key="key", delivery="exactly-once"))
+)

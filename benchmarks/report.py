@@ -20,7 +20,7 @@ def machine() -> dict[str, Any]:
     model = next(
         (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), ""
     )
-    packages = ("penstock", "polars", "pyarrow", "duckdb", "numpy", "msgspec")
+    packages = ("penstock-streaming", "polars", "pyarrow", "duckdb", "numpy", "msgspec")
     return {
         "processor": model or platform.processor(),
         "cores": os.cpu_count(),
