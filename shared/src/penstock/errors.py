@@ -8,6 +8,7 @@ here; nothing above them catches a foreign type.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final, Literal
 
@@ -92,9 +93,18 @@ _MOST_NAMES: Final = 40
 
 
 def closest(name: str, known: Sequence[str]) -> str | None:
-    """What `name` was probably meant to be; None if nothing is like it."""
+    """What `name` was probably meant to be; None if nothing is like it. Upper case and separators count for nothing."""
+    plain = _plain(name)
+    same = next((each for each in known if plain and _plain(each) == plain), None)
+    if same is not None:
+        return same
     cutoff = _NEAR_IF_SHORT if len(name) <= _SHORT else _NEAR
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=cutoff)), None)
+
+
+def _plain(name: str) -> str:
+    """A name without what spellings differ in: "delay_min", "delayMin", "Delay-Min"."""
+    return re.sub(r"[\W_]", "", name).lower()
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

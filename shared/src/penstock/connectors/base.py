@@ -188,6 +188,8 @@ class Fetched:
     size_bytes: int = 0
     is_all: bool = False
     """Whether no more was at hand: where that is little, more is let come before the next read. False is always safe."""
+    misspelt: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Optional fields that records seem to spell otherwise, each with the name that they have; see `formats.misspelt`."""
 
 
 class SplitReader(Protocol):

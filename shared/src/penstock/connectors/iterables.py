@@ -21,6 +21,7 @@ from penstock.connectors.pacing import Pace, checked_rate
 from penstock.core.arguments import checked
 from penstock.errors import PipelineError, UserCodeError, described
 from penstock.formats.columns import MISSING, FrameBuilder, missing
+from penstock.formats.misspelt import RECORDS, misspelt_in_records
 from penstock.types import Schema, is_row_class
 
 if TYPE_CHECKING:
@@ -141,6 +142,8 @@ class _Reader:
         self._now_ms = context.monotonic_ms
         self._skip: int = position or 0
         self._position: int = position or 0
+        self._misspelt: dict[str, str] | None = None
+        """See `Fetched.misspelt`; None: nobody has looked yet."""
 
     async def read(self, max_rows: int) -> Fetched | None:
         """See `SplitReader.read`. Takes rows for about 20 ms; an iterator that blocks blocks the subtask."""
@@ -206,7 +209,14 @@ class _Reader:
                 for index, reason in bad
             ],
             is_all=is_all,
+            misspelt=self._misspelt_in([row for row, _ in rows[:RECORDS]]),
         )
+
+    def _misspelt_in(self, rows: Sequence[Any]) -> dict[str, str]:
+        """Of the first rows that came, as far as they are dicts."""
+        if self._misspelt is None:
+            self._misspelt = misspelt_in_records(self._builder.schema.fields, rows)
+        return self._misspelt
 
     def position(self) -> Position:
         """See `SplitReader.position`."""

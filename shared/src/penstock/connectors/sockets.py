@@ -154,7 +154,7 @@ class _Reader:
             for line in decoded.bad
         ]
         self._lines += records
-        return Fetched(decoded.frame, bad, len(block))
+        return Fetched(decoded.frame, bad, len(block), misspelt=decoded.misspelt)
 
     async def _received(self) -> bytes | None:
         """What came, empty if the connection ended, None if nothing came in time."""

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from msgspec import UNSET
+
 from penstock.coordination.cluster_view import AckView, TaskRates
 from penstock.coordination.job_summary import summary_lines
 from penstock.coordination.task_rates import RateMeter
@@ -194,6 +196,12 @@ class JobProgress:
         """A counter of an operator over all subtasks."""
         metrics = [status.metrics[operator] for status in self.statuses.values() if operator in status.metrics]
         return sum(getattr(one, counter) for one in metrics)
+
+    def misspelt(self, operator: str) -> dict[str, str]:
+        """See `OperatorMetrics.misspelt`, over all subtasks."""
+        metrics = [status.metrics[operator] for status in self.statuses.values() if operator in status.metrics]
+        found = [one.misspelt for one in metrics if one.misspelt is not UNSET]
+        return {name: near for each in found for name, near in each.items()}
 
     def watermarks(self, vertex: str) -> list[int]:
         """Watermark per subtask of a vertex."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from penstock.formats.misspelt import advice
 from penstock.graph.jobgraph import SINK_VERBS, JobGraph, JobOperator
 from penstock.protocol.messages import OperatorCounter
 
@@ -46,7 +47,15 @@ def checkpoint_line(progress: JobProgress) -> str:
 def summary_lines(graph: JobGraph, progress: JobProgress, seconds: float) -> list[str]:
     """What was done, and where the result lies."""
     since = f" since checkpoint {progress.restored}" if progress.restored else ""
-    return [*row_lines(graph, progress.total, seconds, since), checkpoint_line(progress)]
+    lines = [*row_lines(graph, progress.total, seconds, since), checkpoint_line(progress)]
+    for operator in graph.operators():
+        lines += [f"warning: {line}" for line in misspelt_lines(operator, progress.misspelt(operator.id))]
+    return lines
+
+
+def misspelt_lines(operator: JobOperator, misspelt: Mapping[str, str]) -> list[str]:
+    """What to say of optional fields of a source that its records seem to spell otherwise."""
+    return [f"{operator_name(operator)}: {advice(*each)}" for each in sorted(misspelt.items())]
 
 
 def _fate(operator: JobOperator) -> str:

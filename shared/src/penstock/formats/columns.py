@@ -6,8 +6,6 @@ are found with their reason and the others stay. Decoders and the iterables sour
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
@@ -15,6 +13,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.core.decimals import checked_units, of_units
+from penstock.errors import closest
 from penstock.types import (
     FLOATS,
     INTEGERS,
@@ -51,21 +50,10 @@ MISSING: Final = "missing; declare it as '... | None' if it may be (the event ti
 """What is said of a value that is not there."""
 
 
-_NEAR: Final = 0.7
-"""How like each other names must be."""
-
-
 def missing(name: str, there: Iterable[str]) -> str:
     """What is said of a value that is not there, where the record has these names: one may be spelled otherwise."""
-    names = list(there)
-    alike = {_plain(each): each for each in names}
-    near = alike.get(_plain(name)) or next(iter(difflib.get_close_matches(name, names, n=1, cutoff=_NEAR)), None)
+    near = closest(name, list(there))
     return MISSING if near is None else f"missing, and the record has {near!r}; call the field so, if that is meant"
-
-
-def _plain(name: str) -> str:
-    """A name without what spellings differ in: "delay_min", "delayMin", "Delay-Min"."""
-    return re.sub(r"[\W_]", "", name).lower()
 
 
 def number_for_moment(name: str) -> str:

@@ -22,6 +22,7 @@ from penstock.errors import PipelineError, closest, nearest
 from penstock.formats.columns import MISSING, FrameBuilder, WrongValueError, number_for_moment
 from penstock.formats.csv_quotes import quoted
 from penstock.formats.decoding import BadLine, Decoded, line_ends, timestamps_of, without_nanoseconds
+from penstock.formats.misspelt import misspelt_in_names
 from penstock.types import (
     FLOATS,
     INTEGERS,
@@ -92,6 +93,7 @@ class CsvDecoder:
                 raise PipelineError(f"{where}: the header has no column {field.name!r}; {advice}")
         self._schema = schema
         self._header = list(header)
+        self._misspelt = misspelt_in_names(schema.fields, header)
         self.delimiter: int = ord(delimiter)
         self._delimiter = delimiter
         self._null = null
@@ -122,7 +124,7 @@ class CsvDecoder:
         kept = [index for index, record in enumerate(records) if record.strip(b"\r\n") and index not in unclosed]
         decoded = self._decode_records([records[index] for index in kept], kept)
         bad = [*decoded.bad, *(BadLine(index, _UNCLOSED, _raw(records[index])) for index in unclosed)]
-        return Decoded(decoded.frame, sorted(bad, key=lambda line: line.index)) if unclosed else decoded
+        return Decoded(decoded.frame, sorted(bad, key=lambda line: line.index), self._misspelt)
 
     def _decode_records(self, records: Sequence[bytes], indexes: Sequence[int]) -> Decoded:
         """Decode records, and if the parser refuses the whole, its halves: one unreadable record costs little."""

@@ -16,7 +16,9 @@ import json
 import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from dataclasses import field as member
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
@@ -25,6 +27,7 @@ import msgspec
 
 from penstock.formats import columns
 from penstock.formats.columns import MISSING, FrameBuilder, not_null, number_for_moment, within_years
+from penstock.formats.misspelt import RECORDS, has_optional, misspelt_in_records
 from penstock.types import (
     FLOATS,
     INTEGERS,
@@ -84,6 +87,8 @@ class Decoded:
 
     frame: pl.DataFrame
     bad: Sequence[BadLine] = ()
+    misspelt: Mapping[str, str] = member(default_factory=dict[str, str])
+    """See `Fetched.misspelt`."""
 
 
 class LineDecoder(Protocol):
@@ -138,6 +143,8 @@ class JsonDecoder:
         self._schema = schema
         self._builder = FrameBuilder(schema, zone)
         self._getters = [_getter(f"f{index}") for index in range(len(schema.fields))]
+        self._has_looked = not has_optional(schema.fields)
+        self._misspelt: Mapping[str, str] = {}
         self._exact = msgspec.json.Decoder(_row_struct(schema.fields))
         timed = [field.type for field in schema if not {TIME, TIMESTAMP}.isdisjoint(parts_of(field.type))]
         cut = _row_struct(schema.fields, cut=True) if timed else None
@@ -154,10 +161,16 @@ class JsonDecoder:
     def decode(self, block: bytes) -> Decoded:
         """See `LineDecoder.decode`."""
         frame = self._decode_fast(block)
-        return Decoded(frame) if frame is not None else self.decode_values(lines_of(block), skip_blank=True)
+        if frame is None:
+            return self.decode_values(lines_of(block), skip_blank=True)
+        if not self._has_looked:
+            self._look(block.split(b"\n", RECORDS)[:RECORDS])
+        return Decoded(frame, misspelt=self._misspelt)
 
     def decode_values(self, values: Sequence[bytes], *, skip_blank: bool = False) -> Decoded:
         """Rows of separate messages; one that is empty or blank is bad unless it is to be skipped."""
+        if not self._has_looked:
+            self._look(values[:RECORDS])
         rows: list[Any] = []
         indexes: list[int] = []
         bad: list[BadLine] = []
@@ -171,7 +184,16 @@ class JsonDecoder:
                     bad.append(BadLine(index, _reason(error, value), value))
         frame, wrong = self._builder.frame([getter(rows) for getter in self._getters])
         bad += [BadLine(indexes[index], error, values[indexes[index]]) for index, error in wrong]
-        return Decoded(frame, sorted(bad, key=lambda line: line.index) if wrong else bad)
+        return Decoded(frame, sorted(bad, key=lambda line: line.index) if wrong else bad, self._misspelt)
+
+    def _look(self, values: Sequence[bytes]) -> None:
+        """Look at the names in the first records, if there are any: the only ones of which they are read."""
+        records: list[dict[str, Any]] = []
+        for value in values:
+            with suppress(msgspec.MsgspecError, ValueError, RecursionError):  # a bad record, of which others tell
+                records.append(msgspec.json.decode(value, type=dict[str, Any]))
+        self._has_looked = bool(records)
+        self._misspelt = misspelt_in_records(self._schema.fields, records)
 
     def _cut(self, value: bytes) -> Any:
         """A row whose timestamps and times of day may have to be cut; of one that is none, the usual error."""

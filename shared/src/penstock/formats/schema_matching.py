@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import PipelineError, nearest
 from penstock.formats.columns import MAX_MICROS, MIN_MICROS, MISSING, FrameBuilder
+from penstock.formats.misspelt import misspelt_in_names
 from penstock.formats.seconds import Beyond, in_millis
 from penstock.types import (
     DATE,
@@ -61,9 +62,15 @@ class SchemaMatcher:
     def __init__(self, schema: Schema, found: pa.Schema, where: str, timezone: str | None = None) -> None:
         self._schema = schema
         self._timezone = timezone
+        self._found: list[str] = found.names
         self._missing: set[str] = set()
         for field in schema:
             self._check(field, found, where)
+
+    @property
+    def misspelt(self) -> dict[str, str]:
+        """See `Fetched.misspelt`."""
+        return misspelt_in_names(self._schema.fields, self._found)
 
     @property
     def names(self) -> list[str]:

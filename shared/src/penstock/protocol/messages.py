@@ -163,6 +163,9 @@ class OperatorMetrics(msgspec.Struct):
     """Of a pattern: the matches that have begun and may go on, now. Not in the JSON of other operators."""
     partial_match_age_s: int | msgspec.UnsetType = msgspec.UNSET
     """Event time since the first row of the oldest of them, up to the watermark; 0 if there is none."""
+    misspelt: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    """Of a source: optional fields that its records seem to spell otherwise, with the class ("Order.amuont"), each with
+    the name that they have. Only where there are some."""
 
 
 OperatorCounter = Literal[

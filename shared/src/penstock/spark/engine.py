@@ -12,6 +12,7 @@ import polars as pl
 
 from penstock.adapters.directory.claim import claimed
 from penstock.connectors.base import Source, WriteContext
+from penstock.coordination.job_summary import misspelt_lines
 from penstock.errors import ExternalError, PenstockError, UsageError, nearest
 from penstock.graph.jobgraph import JobGraph, JobVertex, build_job_graph
 from penstock.plan.logical import LogicalPlan
@@ -39,6 +40,7 @@ from penstock.spark.failures import unwrapped
 from penstock.spark.labels import RunLabels
 from penstock.spark.lineage import Lineage
 from penstock.spark.native import native_windows, ways
+from penstock.spark.progress import misspelt_fields
 from penstock.spark.refusing import check_runnable
 from penstock.spark.result import SparkResult
 from penstock.spark.savepoints import KeptState, RunState, check_free, check_written, seal
@@ -263,6 +265,7 @@ class SparkRun:
                 raise ExternalError(f"Spark failed: {_first_lines(error)}") from error
             raise known from None
         self._print_rows(reports)
+        self._warn_of_misspelt(reports)
         staged, counts, kept = staged_parts(reports), counts_of(reports), self._kept(state, reports)
         mark = self._manifests.staging_mark
         manifest = RunManifest(self.run_id, self._plan.name, staged, counts, kept, binding, options.job, mark)
@@ -296,6 +299,13 @@ class SparkRun:
         found = self._beginnings.find(self.run_id, asked)
         assert found is not None
         return found
+
+    def _warn_of_misspelt(self, reports: Iterable[Mapping[str, Any]]) -> None:
+        """Say which optional fields the records seem to spell otherwise."""
+        found = misspelt_fields(reports)
+        for operator in self.graph.operators():
+            for line in misspelt_lines(operator, found.get(operator.id, {})):
+                self.options.warn(line)
 
     def _print_rows(self, reports: Iterable[Mapping[str, Any]]) -> None:
         """Hand the rows of console sinks to them, in the order of subtask and number."""

@@ -9,7 +9,7 @@ the least of those that were read now came to.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -48,6 +48,8 @@ class SplitReport(msgspec.Struct, frozen=True):
     """Whether it is a file of a backfill: nothing that a stream goes on with."""
     part: int = 0
     """Which part of it, where it was read in parts."""
+    misspelt: dict[str, str] = {}
+    """See `OperatorMetrics.misspelt`."""
 
 
 def source_progress(reports: Sequence[SplitReport], carried: Iterable[SplitEntry], former: int) -> Progress:
@@ -86,6 +88,16 @@ def split_reports(reports: Iterable[dict[str, Any]], source: Source[Any]) -> lis
     found.sort(key=lambda report: (report.entry.split, report.archive, report.part))
     grouped = itertools.groupby(found, key=lambda report: (report.entry.split, report.archive))
     return [_joined(list(parts), source) for _, parts in grouped]
+
+
+def misspelt_fields(reports: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    """Source operator to the optional fields that its records seem to spell otherwise; see `OperatorMetrics.misspelt`."""
+    found: dict[str, dict[str, str]] = {}
+    for report in reports:
+        if report["kind"] == "split":
+            misspelt = msgspec.convert(report["split"], SplitReport).misspelt
+            found[report["source"]] = misspelt | found.get(report["source"], {})
+    return found
 
 
 def _joined(parts: Sequence[SplitReport], source: Source[Any]) -> SplitReport:

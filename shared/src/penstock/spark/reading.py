@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import polars as pl
 import pyarrow as pa
+from msgspec import UNSET
 
 from penstock.connectors import spark
 from penstock.connectors.base import (
@@ -50,7 +51,7 @@ def read_split(work: TaskWork, split: RunSplit) -> Iterator[pa.RecordBatch]:
             while (fetched := runner.run(_fetch(reader))) is not None:
                 yield from feed.take(fetched)
             entry = feed.marks.entry(feed.source, reader, feed.rows)
-            report = SplitReport(entry, feed.rows, bool(split.archive), split.part)
+            report = SplitReport(entry, feed.rows, bool(split.archive), split.part, feed.misspelt)
             work.outputs.report({"kind": "split", "source": work.vertex.operators[0].id, "split": report})
         finally:
             runner.run(reader.close())
@@ -89,6 +90,11 @@ class _Feed:
     def rows(self) -> int:
         """How many have come, bad ones included."""
         return self._metrics.rows_in
+
+    @property
+    def misspelt(self) -> dict[str, str]:
+        """See `OperatorMetrics.misspelt`."""
+        return {} if self._metrics.misspelt is UNSET else self._metrics.misspelt
 
     def take(self, fetched: Fetched) -> Iterator[pa.RecordBatch]:
         """Rows have come; yields what the chain sent."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import polars as pl
+import structlog
 
 from penstock.connectors.base import BadRow, Fetched, Source
 from penstock.core.batches import EVENT_TIME
@@ -19,6 +20,9 @@ from penstock.protocol.messages import OperatorMetrics
 
 if TYPE_CHECKING:
     from penstock.connectors.event_times import EventTimeForm
+
+
+_log = structlog.get_logger("penstock.source")
 
 
 class RowValidator:
@@ -50,7 +54,20 @@ class RowValidator:
                 frame, ahead = self._in_reach(self._form, frame, split_id, self._max_ahead_us)
                 bad += ahead
         self.metrics.rows_in += frame.height + len(bad)
+        if fetched.misspelt:
+            self._tell(fetched.misspelt, split_id)
         return frame, self._dead(bad)
+
+    def _tell(self, misspelt: Mapping[str, str], split_id: str) -> None:
+        """Of each optional field that records seem to spell otherwise, once."""
+        known = {} if self.metrics.misspelt is msgspec.UNSET else self.metrics.misspelt
+        owner = f"{self._source.row_type.__name__}." if self._source.row_type is not None else ""
+        found = {f"{owner}{name}": near for name, near in misspelt.items()}
+        for name in found.keys() - known.keys():
+            _log.warning(
+                "an optional field is not in the records", field=name, did_you_mean=found[name], split=split_id
+            )
+        self.metrics.misspelt = found | known
 
     def _timed(self, form: EventTimeForm, frame: pl.DataFrame, split_id: str) -> tuple[pl.DataFrame, list[BadRow]]:
         """The frame with its hidden event time; rows without one are bad."""

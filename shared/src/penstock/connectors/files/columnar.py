@@ -99,7 +99,7 @@ class ColumnarReader:
         bad = [BadRow(reason, raw, self._where(row)) for row, reason, raw in failed]
         self._row += piece.num_rows
         self._pace.take(piece.num_rows)
-        return Fetched(_filled(frame, self._schema), bad, piece.nbytes)
+        return Fetched(_filled(frame, self._schema), bad, piece.nbytes, misspelt=self._groups.misspelt)
 
     def _where(self, row: int) -> str:
         return f"{self._name}, row {self._row + row + 1} of row group {self._number + 1}"
@@ -170,6 +170,7 @@ class _Groups:
         self._rows = rows
         self._found = arrow_schema(file)
         self._matcher = self._matching(rows.schema)
+        self.misspelt: Final = self._matcher.misspelt
 
     def _matching(self, schema: Schema) -> SchemaMatcher:
         return SchemaMatcher(schema, self._found, str(self._file), self._rows.timezone)

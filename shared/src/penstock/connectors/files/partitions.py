@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
@@ -226,7 +227,7 @@ class PartitionedReader:
             return None
         frame = fetched.frame
         added = [_column(self._schema.field(name), value, frame.height) for name, value in self._constants.items()]
-        return Fetched(frame.with_columns(added).select(self._schema.names), fetched.bad, fetched.size_bytes)
+        return replace(fetched, frame=frame.with_columns(added).select(self._schema.names))
 
     def position(self) -> Position:
         """See `SplitReader.position`."""

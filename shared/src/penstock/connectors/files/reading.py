@@ -234,7 +234,7 @@ class TextReader:
         self._offset += len(block)
         self._line += block.count(b"\n")
         self._pace.take(len(taken))
-        return Fetched(decoded.frame, bad, len(block))
+        return Fetched(decoded.frame, bad, len(block), misspelt=decoded.misspelt)
 
     def _where(self, record: int, ends: list[int]) -> str:
         begin = ends[record - 1] if record else self._start

@@ -6,11 +6,12 @@ import io
 import json
 from collections.abc import Sequence
 from datetime import tzinfo
-from typing import Any
+from typing import Any, cast
 
 from penstock.connectors.kafka.row_values import RowValues
 from penstock.connectors.kafka.schema_registry import MAGIC, PREFIX, SchemaRegistry
 from penstock.formats.avro import avro_schema, of_column
+from penstock.formats.misspelt import misspelt_in_names
 from penstock.types import BINARY, DURATION, STRING, Field, Schema, parts_of
 
 
@@ -34,6 +35,7 @@ class AvroValues(RowValues):
         self._writer: Any = fastavro.parse_schema(json.loads(writer_schema)) if writer_schema is not None else own
         self._by_id: dict[int, Any] = {}
         self._made: dict[int, list[Field]] = {}
+        self._look(self._writer)
 
     def _row(self, value: bytes) -> Sequence[Any]:
         import fastavro
@@ -71,4 +73,11 @@ class AvroValues(RowValues):
         import fastavro
 
         self._by_id[number] = fastavro.parse_schema(registry.schema(number))
+        self._look(self._by_id[number])
         return self._by_id[number]
+
+    def _look(self, writer: Any) -> None:
+        """Which optional fields the writer's schema, if it is a record's, seems to spell otherwise."""
+        if isinstance(writer, dict) and "fields" in writer:
+            fields = cast("list[dict[str, Any]]", writer["fields"])
+            self._misspelt = misspelt_in_names(self._schema.fields, [each["name"] for each in fields])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any, Final
 
@@ -110,7 +110,8 @@ class UpsertDecoder:
             _with_unchanged(field.name, field.type) for field in self._rows if field.name in others
         )
         gone = pl.Series(RETRACTED, [records.values[index] is None for index in rows[RECORD]], pl.Boolean)
-        return Decoded(rows.with_columns(gone).select(self._names), bad_lines(bad, records.values))
+        misspelt = {name: near for name, near in decoded.misspelt.items() if near not in self._key_names}
+        return Decoded(rows.with_columns(gone).select(self._names), bad_lines(bad, records.values), misspelt)
 
     def _keyed(self, keys: Sequence[bytes | None], bad: dict[int, str]) -> pl.DataFrame:
         """The columns of the key with the numbers of their records; adds what is wrong with the others."""
@@ -167,9 +168,12 @@ class _Images:
 
     def __init__(self, columns: Schema, zone: tzinfo | None) -> None:
         self._json = JsonValues(columns, zone)
+        self.misspelt: Mapping[str, str] = {}
 
     def decode(self, values: Sequence[bytes]) -> Decoded:
-        return self._json.decode(values)[0]
+        decoded = self._json.decode(values)[0]
+        self.misspelt = decoded.misspelt
+        return decoded
 
 
 class DebeziumDecoder:
@@ -203,7 +207,7 @@ class DebeziumDecoder:
                 continue
             for image, retracted in images:
                 rows.add(image, index, retracted=retracted)
-        return Decoded(rows.rows(bad), bad_lines(bad, records.values))
+        return Decoded(rows.rows(bad), bad_lines(bad, records.values), self._after.misspelt)
 
     def _images(self, value: bytes) -> list[tuple[bytes, bool]]:
         """What an event takes back, and what it adds.

@@ -262,7 +262,8 @@ class RowDecoder:
             good = [kept[index] for index in range(len(values)) if index not in wrong]
             frame, misfits = self._with_metadata(frame, [records.messages[index] for index in good], counts)
             bad = _replaced(bad, {good[number]: reason for number, reason in misfits.items()}, records)
-        return Decoded(frame, sorted(bad, key=lambda line: line.index) if tombstones or misfits else bad)
+        bad = sorted(bad, key=lambda line: line.index) if tombstones or misfits else bad
+        return Decoded(frame, bad, decoded.misspelt)
 
     def _with_metadata(
         self, frame: pl.DataFrame, records: Sequence[Any], counts: Sequence[int] | None

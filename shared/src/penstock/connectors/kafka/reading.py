@@ -250,7 +250,7 @@ class TopicPartitionReader:
             BadRow(line.error, line.raw, f"{self._where}, offset {records.offsets[line.index]}") for line in decoded.bad
         ]
         is_all = len(records.values) < limit and size_bytes < MAX_BYTES
-        return Fetched(decoded.frame, bad, size_bytes, is_all), behind
+        return Fetched(decoded.frame, bad, size_bytes, is_all, decoded.misspelt), behind
 
     def _take(self, records: Records, limit: int) -> int:
         """Move records that are at hand to `records`, or what comes while they are waited for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import tzinfo
 from typing import Any
 
@@ -25,6 +25,7 @@ class RowValues(ABC):
         self._schema = schema
         self._builder = FrameBuilder(schema, zone)
         self._kind = kind
+        self._misspelt: Mapping[str, str] = {}
 
     def decode(self, values: Sequence[bytes]) -> tuple[Decoded, None]:
         """See `ValueDecoder.decode`."""
@@ -44,7 +45,7 @@ class RowValues(ABC):
         columns = [[row[number] for row in rows] for number in range(len(self._schema.fields))]
         frame, wrong = self._builder.frame(columns)
         bad += [BadLine(indexes[index], error, values[indexes[index]]) for index, error in wrong]
-        return Decoded(frame, sorted(bad, key=lambda line: line.index)), None
+        return Decoded(frame, sorted(bad, key=lambda line: line.index), self._misspelt), None
 
     @abstractmethod
     def _row(self, value: bytes) -> Sequence[Any]:
