@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from penstock import Pipeline, PipelineError
-from penstock.connectors import files
+from penstock.connectors import collecting, files
 from penstock.graph.jobgraph import build_job_graph
 
 SCHEMA = pa.schema([("n", pa.int64()), ("day", pa.string())])
@@ -57,6 +58,35 @@ def test_what_lies_beside_it(source: str, sink: str, root: str) -> None:
     """Is read as ever."""
     built(f"{root}/{source}", files.Sink(f"{root}/{sink}", format="parquet", existing="replace"))
     built(f"s3://others/{source}", files.Sink(f"{root}/{source}", format="parquet"))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        ("out", "out/late", "lies in"), ("out/late", "./out/", "lies in"), ("out", "out/n=1", "lies in"),
+        ("out", "out/.staging/late", "lies in"), ("out", "./out", "written by another sink already"),
+        ("out", "out-late", ""), ("out/rows", "out/late", ""), ("out", "out/_late", ""), ("out", "out/.late", ""),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("root", ["s3://orders", "."])
+def test_sinks_whose_files_would_be_mixed(one: str, other: str, said: str, root: str) -> None:
+    """Readers of a folder read what is below it, too, but for what is hidden."""
+    if root.startswith("s3"):
+        other = other.removeprefix("./")
+    p = Pipeline("nested")
+    rows = p.read(files.Source(f"{root}/in", schema=SCHEMA))
+    rows.write(files.Sink(f"{root}/{one}"))
+    with pytest.raises(PipelineError, match=said) if said else nullcontext():
+        rows.write(files.Sink(f"{root}/{other}", format="csv"))
+
+
+def test_links_lead_to_the_same_folder(tmp_path: Path) -> None:
+    """Whatever the two sinks call it."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    one, other = files.Sink(tmp_path / "out"), files.Sink(tmp_path / "link" / "late")
+    assert "write to folders beside each other, such as" in one.conflict(other)
+    assert not one.conflict(collecting.Sink())
 
 
 def test_nothing_is_removed(tmp_path: Path) -> None:

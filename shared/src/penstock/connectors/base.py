@@ -566,10 +566,9 @@ class Sink(ABC):
     def guarantee(self) -> Guarantee:
         """The best this sink can give, before source and mode are considered."""
 
-    @property
-    def place(self) -> str | None:
-        """Where it writes, if no other sink of a pipeline may write there; None: several may share it."""
-        return None
+    def conflict(self, other: Sink) -> str:
+        """Why a pipeline must not write to this sink as well as to the other one, and what to do; empty if it may."""
+        return ""
 
     @property
     def relative_path(self) -> str:

@@ -19,7 +19,7 @@ from penstock.connectors.declaring import SourceOptions, declare, zone
 from penstock.connectors.files.checks import checked_batch, checked_columns, checked_delimiter, checked_place
 from penstock.connectors.files.local import LocalFiles, LocalParts
 from penstock.connectors.files.object_store import StoredFiles, StoredParts
-from penstock.connectors.files.overlaps import dataset_of, reads_what_is_written, removes_what_is_read
+from penstock.connectors.files.overlaps import Place, dataset_of, is_staged, reads_what_is_written, removes_what_is_read
 from penstock.connectors.files.partitions import (
     PartitionedReader,
     WantedFolders,
@@ -336,7 +336,7 @@ class Sink(base.Sink):
             those of columns (`day=1/`): `fail` refuses to start, so that a program that is run twice does not double its
             rows; `append` leaves them beside its own, `replace` removes them. A job that is resumed, or begins with a
             savepoint, goes on beside what is there. A pipeline that would read what it writes, or remove what it reads,
-            is refused.
+            is refused, and so is a folder in that of another sink, whose readers would read the rows of both.
         format: `jsonl`, `csv`, `parquet` or `arrow`. JSON has no NaN and no infinity: they are written as null.
         delimiter, null: of CSV.
         partition_by: columns that name folders instead of standing in the files, outermost first: with `["day"]` rows go
@@ -388,10 +388,28 @@ class Sink(base.Sink):
         """Exactly-once: rows become visible with the checkpoint that covers them."""
         return "exactly-once"
 
+    def conflict(self, other: base.Sink) -> str:
+        """See `Sink.conflict`. Of files of several sinks in a folder nobody could tell whose rows are in them."""
+        if not isinstance(other, Sink):
+            return ""
+        one, another = self._real, other._real
+        if str(one) == str(another):
+            return (
+                f"{one} is written by another sink already, and the rows of both would be mixed; write one stream there: "
+                "a.union(b).write(...), in SQL one INSERT INTO with UNION ALL"
+            )
+        for outer, inner, sink in ((one, another, other), (another, one, self)):
+            if reads_what_is_written(outer, inner, sink.partition_by, sink.format) or is_staged(inner, outer):
+                return (
+                    f"{inner} lies in {outer}, where another sink writes: whoever reads {outer} would read the rows of "
+                    f"both; write to folders beside each other, such as {inner} and {outer}/rows"
+                )
+        return ""
+
     @property
-    def place(self) -> str:
-        """The folder: of files of several sinks nobody could tell whose rows are in them."""
-        return os.path.realpath(self.folder) if isinstance(self._place, str) else self.folder
+    def _real(self) -> Place:
+        """The folder, whatever links lead to it."""
+        return os.path.realpath(self._place) if isinstance(self._place, str) else self._place
 
     def dataset(self) -> base.Dataset:
         """See `Sink.dataset`: the folder."""

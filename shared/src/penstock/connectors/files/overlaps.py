@@ -1,4 +1,4 @@
-"""Places and their names: how other tools know them, and pipelines that read what they write.
+"""Places and their names: how other tools know them, and pipelines that read what they write, or write twice to a folder.
 
 After a restart their own rows would be input, and `replace` removes the input.
 """
@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from penstock.connectors.base import Dataset
 from penstock.connectors.files.local import WILDCARDS
 from penstock.connectors.files.store_clients import Location
+from penstock.connectors.files.writing import STAGING
 
 Place = str | Location
 
@@ -44,6 +45,12 @@ def removes_what_is_read(source: Place, folder: Place) -> bool:
     return all("=" in name for name in between[:-1]) and all(
         "=" in name or name.startswith("part-") for name in between[-1:]
     )
+
+
+def is_staged(inner: Place, folder: Place) -> bool:
+    """Whether a folder is one in which the sink of the other folder keeps, and removes, what is not visible yet."""
+    staging = [*_parts(folder), STAGING]
+    return _parts(inner)[: len(staging)] == staging
 
 
 def dataset_of(place: Place) -> Dataset:

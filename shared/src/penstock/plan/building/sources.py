@@ -89,11 +89,8 @@ def _written(rows: Rows, sink: Sink, ttl: Duration | None) -> Rows:
     if node.mode == "retract":
         rows, sink = _by_key_of(rows, sink.upsert_key, ttl), sink.of_changes()
     for other in rows.plan:
-        if sink.place is not None and isinstance(other.operation, Write) and other.operation.sink.place == sink.place:
-            raise PipelineError(
-                f"write: {sink.place} is written by {other.operator_id} already, and the rows of both would be mixed; "
-                f"write one stream there: a.union(b).write(...), in SQL one INSERT INTO with UNION ALL{of_cells()}"
-            )
+        if isinstance(other.operation, Write) and (conflict := sink.conflict(other.operation.sink)):
+            raise PipelineError(f"write: {conflict}{of_cells()}")
     return rows.derive(Write(sink), node.schema, node.row_type)
 
 
