@@ -115,7 +115,7 @@ def test_a_job_that_is_well_is_said_to_be() -> None:
     assert finding.ok
     assert finding.seen == (
         "running, 6 of 6 subtasks at work; 200 rows/s in, 200 out; the busiest subtask works 10% of its time, "
-        "back-pressure 0%; newest checkpoint 7, 4.0s ago"
+        "backpressure 0%; newest checkpoint 7, 4.0s ago"
     )
     assert "no rates yet" in diagnose(facts(summary={"load": None}))[0].seen
 

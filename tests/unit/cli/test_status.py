@@ -1,4 +1,4 @@
-"""What `penstock status` says of a job: rates, back-pressure, skew, what is behind, event time, age of checkpoints; and
+"""What `penstock status` says of a job: rates, backpressure, skew, what is behind, event time, age of checkpoints; and
 what `penstock metrics` prints of it."""
 
 from __future__ import annotations

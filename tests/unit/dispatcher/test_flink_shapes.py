@@ -142,7 +142,7 @@ async def test_the_page_of_a_job_tells_what_was_recorded() -> None:
 
 
 async def test_the_metrics_that_the_pages_draw() -> None:
-    """Back-pressure, watermarks, and sums over subtasks."""
+    """Backpressure, watermarks, and sums over subtasks."""
     async with recorded_cluster() as cluster:
         await cluster.record_running()
         pressure = await get(cluster, f"{J}/vertices/V/backpressure")
@@ -172,7 +172,7 @@ async def test_the_metrics_that_the_pages_draw() -> None:
 
 
 async def test_nothing_is_said_of_subtasks_of_which_nobody_has_heard() -> None:
-    """No rates, no back-pressure, no watermarks; created is all that they are."""
+    """No rates, no backpressure, no watermarks; created is all that they are."""
     async with recorded_cluster() as cluster:
         await cluster.record_running()
         await cluster.show(cluster.running(vertices=(), checkpoints=(), totals={}))

@@ -77,7 +77,7 @@ def _rate(rows: int, now: Look, operator: str, before: Look | None) -> str:
 
 
 def _shares(statuses: list[TaskStatus], before: list[TaskStatus]) -> tuple[str, str]:
-    """Of the time of all subtasks: at work, and held up by what is downstream (back-pressure)."""
+    """Of the time of all subtasks: at work, and held up by what is downstream (backpressure)."""
     busy, idle, blocked = (now - then for now, then in zip(_times(statuses), _times(before), strict=True))
     total = busy + idle + blocked
     if total <= 0:

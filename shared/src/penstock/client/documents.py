@@ -129,7 +129,7 @@ class JobLoad(msgspec.Struct, frozen=True):
     busy: float
     """Share of its time, 0 to 1, that the busiest subtask works."""
     blocked: float
-    """Share of its time, 0 to 1, that the subtask waits for what is downstream that waits most (back-pressure)."""
+    """Share of its time, 0 to 1, that the subtask waits for what is downstream that waits most (backpressure)."""
     records_behind: int | None = None
     """Records that are there and not read; None where no source can tell."""
 

@@ -1,6 +1,6 @@
 """What waits to be handled by a job's shell: bounded, however long the shell waits for the store or the brokers.
 
-Back-pressure would hold up the reader of `events`, and with it all other jobs and the judgement about who lives. So what
+Backpressure would hold up the reader of `events`, and with it all other jobs and the judgement about who lives. So what
 says only the same as a waiting event is not queued. What is left is finite while nothing is decided: a subtask goes
 through few states, and acknowledges only checkpoints whose markers stand in `commands`; a worker dies once; a request
 waits for the store before it comes here.

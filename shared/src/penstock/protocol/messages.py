@@ -181,7 +181,7 @@ class TaskProgress(msgspec.Struct, frozen=True):
     busy_us: int = 0
     idle_us: int = 0
     blocked_us: int = 0
-    """Held up by what is downstream (back-pressure)."""
+    """Held up by what is downstream (backpressure)."""
     bytes_in: int = 0
     bytes_out: int = 0
     state_bytes: int = 0

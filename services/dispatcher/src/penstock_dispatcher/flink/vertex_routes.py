@@ -1,4 +1,4 @@
-"""Routes of one vertex: its subtasks, where they run, their times, back-pressure, watermarks and metrics."""
+"""Routes of one vertex: its subtasks, where they run, their times, backpressure, watermarks and metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A vertex and its subtasks: the table, task managers, times, back-pressure, watermarks, accumulators."""
+"""A vertex and its subtasks: the table, task managers, times, backpressure, watermarks, accumulators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock_dispatcher.flink.states import TERMINAL, counted, vertex_state
 
 LOW: Final = 0.1
 HIGH: Final = 0.5
-"""Shares of time under back-pressure from which on Flink calls it low, and high."""
+"""Shares of time under backpressure from which on Flink calls it low, and high."""
 FLAMES_OFF: Final = -2
 """In the place of a time: this cluster takes no samples of stacks."""
 
@@ -208,7 +208,7 @@ def backpressure(subtasks: Sequence[Subtask], now_us: int) -> FlinkBackPressure:
 
 
 def level_of(ratio: float) -> str:
-    """Flink's word for a share of time under back-pressure."""
+    """Flink's word for a share of time under backpressure."""
     return "ok" if ratio <= LOW else "low" if ratio <= HIGH else "high"
 
 

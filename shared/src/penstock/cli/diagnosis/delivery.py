@@ -204,7 +204,7 @@ def _why(load: Load, who: list[TaskView]) -> tuple[str, str]:
     if load.blocked >= HIGH:
         return (
             f"They are held up by what is behind them for {load.blocked:.0%} of their time: no barrier passes rows.",
-            "Mend the back-pressure first.",
+            "Mend the backpressure first.",
         )
     if load.busy >= HIGH:
         return (

@@ -39,7 +39,7 @@ def _well(facts: JobFacts) -> JobFinding:
         parts.append("no rates yet: ask again in some seconds")
     else:
         parts.append(f"{job.load.rows_in:,.0f} rows/s in, {job.load.rows_out:,.0f} out")
-        parts.append(f"the busiest subtask works {job.load.busy:.0%} of its time, back-pressure {job.load.blocked:.0%}")
+        parts.append(f"the busiest subtask works {job.load.busy:.0%} of its time, backpressure {job.load.blocked:.0%}")
     behind = facts.records_behind()
     parts += [f"{behind:,} records to read"] if behind is not None else []
     ended_us = delivery.newest_complete_us(facts)

@@ -1,4 +1,4 @@
-"""Rows that come on too slowly: the back-pressure chain to its cause, skew, calls that wait, input that limits."""
+"""Rows that come on too slowly: the backpressure chain to its cause, skew, calls that wait, input that limits."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def amidst(facts: JobFacts) -> Iterator[JobFinding]:
 
 
 def bottleneck(facts: JobFacts) -> Iterator[JobFinding]:
-    """Whom back-pressure comes from, once for each; of a source that lags and waits for nobody, itself."""
+    """Whom backpressure comes from, once for each; of a source that lags and waits for nobody, itself."""
     level = LOW if lags(facts) else HIGH
     chains: dict[str, list[Load]] = {}
     for load in facts.loads.values():

@@ -73,7 +73,7 @@ function statesOf(load) {
 
 /** @param {import("../core/loads.js").VertexLoad} load */
 const spoken = (load) =>
-  load.known ? `${percent(load.busy)} busy, ${percent(load.blocked)} back-pressured, ${rate(load.rowsIn)} rows in and ${rate(load.rowsOut)} out a second` : statesOf(load) || "not measured yet";
+  load.known ? `${percent(load.busy)} busy, ${percent(load.blocked)} backpressured, ${rate(load.rowsIn)} rows in and ${rate(load.rowsOut)} out a second` : statesOf(load) || "not measured yet";
 
 /** What it reads, waits for, writes. @param {import("../core/loads.js").VertexLoad} load */
 function whatOf(load) {

@@ -100,7 +100,7 @@ function Numbers({ detail, at }) {
   return html`<${Facts} label="The job in short">
     <${Fact} label="Rows read" value=${`${rate(totals.rowsIn)}/s`} trace=${rowsIn} />
     <${Fact} label="Rows written" value=${`${rate(totals.rowsOut)}/s`} trace=${rowsOut} />
-    <${Fact} label="Most back-pressure" value=${hot ? percent(hot.blocked) : NONE} note=${hot && hot.blocked >= 0.1 ? hot.name : ""} tone=${hot ? pressure(hot.blocked) : ""} />
+    <${Fact} label="Most backpressure" value=${hot ? percent(hot.blocked) : NONE} note=${hot && hot.blocked >= 0.1 ? hot.name : ""} tone=${hot ? pressure(hot.blocked) : ""} />
     <${Fact} label="Not read yet" value=${compact(totals.behind)} note=${totals.behind === null ? "no source can tell" : "records"} />
     <${Fact} label="Event time lag" value=${lag === null ? NONE : duration(lag)} note=${lag === null ? "" : lag > REPLAYED_US ? "reads history" : "of the slowest"} />
     <${Fact} label="Newest checkpoint" value=${summary.last_checkpoint_us ? `${duration(ageUs)} ago` : NONE} tone=${late ? "bad" : ""}

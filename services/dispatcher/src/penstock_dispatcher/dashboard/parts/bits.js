@@ -28,13 +28,13 @@ export function State({ state, label }) {
 export function Load({ busy = 0, blocked = 0, known = true, several = false }) {
   if (!known) return html`<span class="faint">–</span>`;
   const of = several ? " (the subtask with most)" : "";
-  return html`<span class="load" title=${`${percent(busy)} busy${of}, ${percent(blocked)} back-pressured${of}`}>
+  return html`<span class="load" title=${`${percent(busy)} busy${of}, ${percent(blocked)} backpressured${of}`}>
     <span class="load-bar" aria-hidden="true">
       <span class="load-busy" style=${{ width: percent(busy) }}></span>
       ${!several && html`<span class="load-blocked" style=${{ width: percent(blocked) }}></span>`}
     </span>
     <span class="num">${percent(busy)}</span>
-    <span class="sr">busy, ${percent(blocked)} back-pressured</span>
+    <span class="sr">busy, ${percent(blocked)} backpressured</span>
     ${blocked >= 0.1 && html`<span class="tag" data-tone=${pressure(blocked)} aria-hidden="true">${percent(blocked)} held up</span>`}
   </span>`;
 }
