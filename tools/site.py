@@ -3,6 +3,7 @@
 * Pages that lie elsewhere in the repository have a place in it (`PAGES`).
 * Links are written as they work in the repository. One to a source file leads to a copy of it in the site, so that a site
   without network shows the very code that it was built with; one to what is not there ends the build, as warnings do.
+* The reference, one file in the repository, has a page for each family of symbols (`site_reference`).
 * Drawings in Mermaid's notation become pictures: no script draws in the browser, and none is fetched.
 * Scripts that stand in a page and pictures that stand in a style sheet become files of their own, so that the site can be
   served under a Content-Security-Policy that lets nothing else in (`penstock_dispatcher.page_routes`).
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
+from tools import site_reference
 from tools.drawing import drawn
 
 ROOT: Final = Path(__file__).parents[1]
@@ -76,7 +78,10 @@ def stage() -> None:
     _write("pictures/icon.svg", (ROOT / ICON).read_text(encoding="utf-8"))
     for origin in (*PAGES, *(f"docs/{file.name}" for file in sorted((ROOT / "docs").glob("*.md")))):
         text = (ROOT / origin).read_text(encoding="utf-8")
-        _write(_in_site(origin), rewritten(_pictured(text, origin), origin))
+        page = rewritten(_pictured(text, origin), origin)
+        parts = site_reference.pages(page) if origin == site_reference.FILE else {_in_site(origin): page}
+        for name, part in parts.items():
+            _write(name, part)
         for target in linked_sources(text, origin):
             _write(copy_of(target), (ROOT / target).read_text(encoding="utf-8"))
 
@@ -117,7 +122,10 @@ def rewritten(text: str, origin: str) -> str:
     def moved(match: re.Match[str]) -> str:
         if match["code"]:
             return match[0]
-        path = posixpath.relpath(_in_site(_target(match["path"], origin)), here or ".")
+        found = _in_site(_target(match["path"], origin))
+        if found == site_reference.FIRST and match["section"]:
+            found = site_reference.page_of(match["section"].removeprefix("#"), ROOT)
+        path = posixpath.relpath(found, here or ".")
         return f"{match['text']}{path}{match['section'] or ''})"
 
     return _LINK.sub(moved, text)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tools import drawing, generated_pages, overview, site
+from tools import drawing, generated_pages, overview, site, site_reference
 
 ROOT = Path(__file__).parents[3]
 
@@ -46,8 +46,9 @@ def test_the_picture_shows_who_uses_what() -> None:
 def test_every_page_has_a_place() -> None:
     """In the site's navigation, once."""
     named = list(_targets(tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]))
-    pages = [*site.PAGES.values(), *(page.name for page in (ROOT / "docs").glob("*.md"))]
-    assert sorted(named) == sorted(pages)
+    docs = {page.name for page in (ROOT / "docs").glob("*.md")}
+    reference = site_reference.pages((ROOT / site_reference.FILE).read_text(encoding="utf-8"))
+    assert sorted(named) == sorted([*site.PAGES.values(), *(docs | reference.keys())])
 
 
 def _targets(entry: Any) -> list[str]:
@@ -67,6 +68,18 @@ def test_links_lead_to_what_is_in_the_site() -> None:
     assert site.rewritten(text, "docs/windows.md") == moved
     assert site.linked_sources(text, "docs/windows.md") == {"tools/site.py"}
     assert site.rewritten("[a](docs/time.md)", "README.md") == "[a](time.md)"
+
+
+def test_the_reference_has_a_page_for_each_family_of_symbols() -> None:
+    """With its entries as headings; what links to one in the repository's file leads to its page."""
+    text = "# Reference\n\n* [Rows of a key](#rows-of-a-key)\n\n## Rows of a key\n\nText.\n\n### `KeyedStream.over`\n"
+    first, second = site_reference.pages(text).items()
+    assert first == ("reference.md", "# Reference\n\n* [Rows of a key](reference-rows-of-a-key.md)\n\n")
+    assert second[0] == "reference-rows-of-a-key.md"
+    assert second[1].startswith("# Rows of a key\n\nPart of the [reference](reference.md)")
+    assert second[1].endswith("Text.\n\n## `KeyedStream.over`\n")
+    link = site.rewritten("[a](reference.md#keyedstreamover), [b](reference.md)", "docs/changes.md")
+    assert link == "[a](reference-streams-with-a-key.md#keyedstreamover), [b](reference.md)"
 
 
 @pytest.mark.parametrize("link", ["[a](nothing.md)", "[a](../tools)"])
