@@ -11,6 +11,9 @@ from recorded_cluster import JOB
 from shown_cluster import ShownCluster, served
 from tests.browser import started_browser
 
+PATIENCE_MS: Final = 30_000
+"""How long the page may take for anything: on a machine that has much else to do it loads its modules for seconds."""
+expect.set_options(timeout=PATIENCE_MS)
 WIDE: Final = {"width": 1280, "height": 900}
 PHONE: Final = {"width": 390, "height": 800}
 TOKEN: Final = "open sesame"
@@ -23,7 +26,7 @@ JOB_TABS: Final = {
 PAGES: Final = {
     "jobs": "orders", **{f"jobs/{JOB}/{tab}": text for tab, text in JOB_TABS.items()},
     "runs": "Nothing has run on Spark yet", "schedules": "Nothing is scheduled", "taskmanagers": "worker-1",
-    "cluster": "How this dispatcher is set up",
+    "cluster": "Settings of this dispatcher",
 }  # fmt: skip
 
 
@@ -52,7 +55,7 @@ async def page(browser: Browser) -> AsyncGenerator[Page]:
     """A page in which nothing may go wrong: no exception, no error on the console, nothing that the policy forbids."""
     context = await browser.new_context(viewport=WIDE)  # type: ignore[arg-type]
     opened = await context.new_page()
-    opened.set_default_timeout(8_000)
+    opened.set_default_timeout(PATIENCE_MS)
     wrong: list[str] = []
     opened.on("pageerror", lambda error: wrong.append(str(error)))
     opened.on(
@@ -66,7 +69,7 @@ async def page(browser: Browser) -> AsyncGenerator[Page]:
 
 async def shows(page: Page, text: str) -> None:
     """Wait until the page shows this."""
-    await expect(page.get_by_text(text).first).to_be_visible(timeout=8_000)
+    await expect(page.get_by_text(text).first).to_be_visible()
 
 
 async def opened(page: Page, address: str, place: str, text: str) -> None:

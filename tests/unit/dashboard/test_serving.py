@@ -16,6 +16,7 @@ from starlette.applications import Starlette
 
 from penstock_dispatcher.page_routes import page_routes
 
+ROOT: Final = Path(__file__).parents[3]
 FOLDER: Final = Path(str(files("penstock_dispatcher"))) / "dashboard"
 IMPORT: Final = re.compile(r'^(?:import|export)[^"\n]*?"(\.[^"]+)";$', re.MULTILINE)
 
@@ -68,13 +69,30 @@ async def test_the_documentation_is_served_where_it_was_built(tmp_path: Path) ->
         assert (await http.get("/documentation/../page_routes.py")).status_code == 404
 
 
-async def test_a_dispatcher_without_documentation_says_so() -> None:
-    """Without a token, as the page itself would be shown."""
-    cluster = ShownCluster()
-    async with served(cluster, token="open sesame") as address, httpx2.AsyncClient(base_url=address) as http:
+async def test_a_dispatcher_without_documentation_says_so(tmp_path: Path) -> None:
+    """And has it as soon as it was built. It needs no token, as the page itself needs none."""
+    transport = httpx2.ASGITransport(app=Starlette(routes=page_routes(tmp_path / "site")))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
         answer = await http.get("/documentation/")
         assert (answer.status_code, "make docs" in answer.text) == (404, True)
+        (tmp_path / "site").mkdir()
+        (tmp_path / "site" / "index.html").write_text("<p>")
+        assert (await http.get("/documentation/")).text == "<p>"
+    cluster = ShownCluster()
+    async with served(cluster, token="open sesame") as address, httpx2.AsyncClient(base_url=address) as http:
+        assert (await http.get("/documentation/")).status_code in (200, 404)
     await cluster.stop()
+
+
+def test_links_to_the_documentation_lead_to_its_pages() -> None:
+    """And to headings that are there."""
+    documented = re.compile(r'page="([\w-]+)\.html(?:#([\w-]+))?"')
+    links = {link for module in FOLDER.rglob("*.js") for link in documented.findall(module.read_text())}
+    assert len(links) > 6
+    for name, anchor in links:
+        text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+        headings = {title.lower().replace(" ", "-") for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
+        assert not anchor or anchor in headings, f"docs/{name}.md has no heading {anchor}"
 
 
 def test_the_page_loads_nothing_from_elsewhere_and_runs_nothing_inline() -> None:

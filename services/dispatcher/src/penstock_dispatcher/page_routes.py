@@ -1,6 +1,7 @@
 """The dashboard: files of this package, read once, served at `/` and below `/ui/`; they ask REST for the rest.
 
-Beside it the documentation below `/documentation/`, where it was built into the package, as it is in the images.
+Beside it the documentation below `/documentation/`: where it was built into the package, as it is in the images, or where
+`make docs` has built it in the clone that the dispatcher runs from. It is read when it is first asked for.
 
 The files hold nothing of the cluster, so they need no token (see `penstock.service.access`); the page asks for one when
 the interface does. What the browser may do with them is said in headers: nothing comes from, or goes to, another site.
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Final
 
 from starlette.requests import Request
@@ -47,7 +49,8 @@ INDEX: Final = "index.html"
 PACKAGE: Final = files("penstock_dispatcher")
 NO_DOCUMENT: Final = "there is no such page of the documentation; it begins at /documentation/"
 NO_DOCUMENTATION: Final = (
-    "this dispatcher was installed without the documentation, which images have; `make docs` builds it"
+    "this dispatcher was installed without the documentation, which images have; in a clone `make docs` builds it in a "
+    "few seconds, without network, and then it is here"
 )
 
 
@@ -58,10 +61,11 @@ class _File:
     etag: str
 
 
-def page_routes(documentation: Traversable = PACKAGE / "documentation") -> list[Route]:
-    """The page and its files, and the documentation."""
+def page_routes(documentation: Traversable | None = None) -> list[Route]:
+    """The page and its files, and the documentation; `documentation`: its folder, if it is another one."""
     dashboard = _known(PACKAGE / "dashboard")
-    documents = _known(documentation) if documentation.is_dir() else {}
+    documents: dict[str, _File] = {}
+    folder = _documentation() if documentation is None else documentation
 
     async def page(request: Request) -> Response:
         return _answer(request, dashboard[INDEX])
@@ -71,6 +75,8 @@ def page_routes(documentation: Traversable = PACKAGE / "documentation") -> list[
         return _answer(request, found) if found else _missing("there is no such file of the dashboard")
 
     async def document(request: Request) -> Response:
+        if not documents and folder.is_dir():
+            documents.update(_known(folder))
         found = documents.get(request.path_params["path"] or INDEX)
         return _answer(request, found) if found else _missing(NO_DOCUMENT if documents else NO_DOCUMENTATION)
 
@@ -79,6 +85,13 @@ def page_routes(documentation: Traversable = PACKAGE / "documentation") -> list[
         Route(PAGE_FILES + "{path:path}", file, methods=["GET"], include_in_schema=False),
         Route(DOCUMENTATION + "{path:path}", document, methods=["GET"], include_in_schema=False),
     ]
+
+
+def _documentation() -> Traversable:
+    """Where the documentation is, or would be."""
+    clone = next(iter(Path(__file__).parents[4:5]), Path())
+    is_in_package = (PACKAGE / "documentation").is_dir() or not (clone / "zensical.toml").is_file()
+    return PACKAGE / "documentation" if is_in_package else clone / "build" / "site"
 
 
 def _missing(text: str) -> Response:

@@ -7,7 +7,7 @@ import { href, usePlace } from "./core/router.js";
 import { applyTheme, setTheme, theme, THEMES } from "./core/theme.js";
 import { duration } from "./core/format.js";
 import { setWho, takesJobs } from "./parts/allowed.js";
-import { Empty } from "./parts/bits.js";
+import { Empty, useSeen } from "./parts/bits.js";
 import { Icon, Mark } from "./parts/icons.js";
 import { ClusterPage } from "./pages/cluster.js";
 import { JobPage } from "./pages/job.js";
@@ -81,11 +81,12 @@ function Header({ section, wanted, leave }) {
   const sections = takesJobs() ? SECTIONS : SECTIONS.filter(([key]) => !OF_CLUSTERS.has(key));
   return html`<header class="top">
     <a class="brand" href=${href("jobs")}><${Mark} />Penstock</a>
-    <nav aria-label="Main"><ul>${sections.map(([key, title]) => html`
+    <nav aria-label="Main" ref=${useSeen(section)}><ul>${sections.map(([key, title]) => html`
       <li key=${key}><a href=${href(key)} aria-current=${section === key ? "page" : undefined}>${title}</a></li>`)}</ul></nav>
     <div class="top-end">
       ${!wanted && html`<${Health} overview=${overview} />`}
       ${hasToken() && !wanted && html`<button class="icon-button" onClick=${leave} aria-label="Forget the access token" title=${who ? `Forget the access token of ${who.name} (role ${who.role})` : "Forget the access token"}><${Icon} name="key" /></button>`}
+      <a class="icon-button" href="/documentation/" target="_blank" rel="noopener" aria-label="Documentation" title="Documentation"><${Icon} name="book" /></a>
       <${ThemeButton} />
     </div>
   </header>`;

@@ -80,7 +80,8 @@ async function send(path, options, patienceMs = PATIENCE_MS) {
   }
   if (response.ok || response.status === 304) return response;
   const error = new ApiError(response.status, await messagesOf(response));
-  if (response.status === 401) for (const callback of whenRefused) callback(error.message);
+  const isOfNow = !options.signal?.aborted && token === sessionStorage.getItem(TOKEN); // a late answer says nothing of the next token
+  if (response.status === 401 && isOfNow) for (const callback of whenRefused) callback(error.message);
   throw error;
 }
 

@@ -3,9 +3,9 @@ import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js"
 import { Graph, layout } from "../vendor/dagre.js";
 import { compact, duration, percent, rate, watermarkLag } from "../core/format.js";
 import { href } from "../core/router.js";
-import { Load, pressure } from "../parts/bits.js";
+import { Documented, Load, pressure } from "../parts/bits.js";
 
-const WIDTH = 232;
+const WIDTH = 264;
 const HEIGHT = 128;
 const LOW = 64;
 const NARROW_PX = 760;
@@ -28,8 +28,11 @@ export function JobGraph({ loads, job, selected, still = false }) {
       ${drawn.edges.map((edge) => edge.label && html`<span class="edge-label" key=${edge.key} style=${{ left: `${edge.x}px`, top: `${edge.y}px` }}>${edge.label}</span>`)}
       <ul>${drawn.nodes.map((node) => html`<${Box} key=${node.id} node=${node} load=${byId.get(node.id)} job=${job} selected=${selected === node.id} still=${still} />`)}</ul>
     </div></div>
-    ${!still && html`<figcaption><span><i class="key" data-tone="good"></i>flows</span><span><i class="key" data-tone="hot"></i>at work over ${percent(BUSY)}</span>
-      <span><i class="key" data-tone="warn"></i>held up by what follows</span><span><i class="key" data-tone="bad"></i>over half of its time</span></figcaption>`}
+    ${!still && html`<figcaption><span><i class="key" data-tone="good"></i>not backpressured</span>
+      <span><i class="key" data-tone="hot"></i>busy for ${percent(BUSY)} of its time or more</span>
+      <span><i class="key" data-tone="warn"></i>backpressured for 10% or more: what follows is slower</span>
+      <span><i class="key" data-tone="bad"></i>backpressured for half of its time or more, or a subtask failed</span>
+      <span><i class="key"></i>not measured</span><${Documented} page="operating.html#slow-and-lagging-jobs">Slow jobs<//></figcaption>`}
   </figure>`;
 }
 

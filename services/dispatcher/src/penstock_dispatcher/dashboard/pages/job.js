@@ -4,7 +4,7 @@ import { count, duration, NONE, percent, plural, rate, since, time, watermarkLag
 import { usePolled } from "../core/poll.js";
 import { href } from "../core/router.js";
 import { bytes, compact } from "../core/format.js";
-import { Copy, Fact, Facts, Note, pressure, Ready, shownState, State, useNow, useTrace } from "../parts/bits.js";
+import { Copy, Documented, Fact, Facts, Note, pressure, Ready, shownState, State, useNow, useSeen, useStale, useTrace } from "../parts/bits.js";
 import { loadsOf, totalsOf } from "../core/loads.js";
 import { takesJobs } from "../parts/allowed.js";
 import { Actions } from "./actions.js";
@@ -42,6 +42,7 @@ function JobView({ detail, at, tab, path, url, reload }) {
   const Tab = (TABS.find(([key]) => key === tab) ?? TABS[0])[2];
   const failures = detail.failures.length;
   const notes = { exceptions: failures, checkpoints: summary.last_checkpoint };
+  useStale(!ended && takesJobs() && (!summary.live || detail.deaf_us > 0));
   return html`
     <header class="job-head">
       <div class="job-title"><h1>${summary.name}</h1><${State} state=${shownState(summary)} /></div>
@@ -50,7 +51,7 @@ function JobView({ detail, at, tab, path, url, reload }) {
     </header>
     <${Warnings} detail=${detail} ended=${ended} tab=${tab} />
     ${!ended && html`<${Numbers} detail=${detail} at=${at} />`}
-    <nav class="tabs" aria-label="About this job"><ul>${TABS.map(([key, title]) => html`
+    <nav class="tabs" aria-label="About this job" ref=${useSeen(tab)}><ul>${TABS.map(([key, title]) => html`
       <li key=${key}><a href=${href("jobs", path[1], key)} aria-current=${key === tab ? "page" : undefined}>${title}
         ${notes[key] > 0 && html`<span class="count num">${compact(notes[key])}</span>`}</a></li>`)}</ul></nav>
     <${Tab} detail=${detail} url=${url} path=${path} at=${at} ended=${ended} />`;
@@ -75,11 +76,11 @@ function Warnings({ detail, ended, tab }) {
   const waiting = tasks.filter((/** @type {any} */ task) => task.waits_for);
   return html`
     ${summary.state === "FAILED" && html`<${Note} tone="bad" title="This job has failed." actions=${tab !== "exceptions" && html`<a class="button small" href=${href("jobs", summary.job, "exceptions")}>See why</a>`}>${summary.reason}
-      ${takesJobs() && html`<br />Mend what the reason names, then start another job in its place: <code>penstock submit FILE --from-savepoint ${summary.job.slice(0, 8)}</code>`}<//>`}
-    ${summary.failures > 0 && html`<${Note} tone="warn" title=${`${plural(summary.failures, "attempt has", "attempts have")} failed since the newest checkpoint.`} actions=${tab !== "exceptions" && html`<a class="button small" href=${href("jobs", summary.job, "exceptions")}>See why</a>`}>${summary.failure}<br />Until a checkpoint is complete, every attempt reads the same rows again. <code>penstock doctor ${summary.job.slice(0, 8)}</code> says more.<//>`}
+      ${takesJobs() && html`<br />Mend what the reason names, then start another job in its place: <code>penstock submit FILE --from-savepoint ${summary.job.slice(0, 8)}</code> <${Documented} page="operating.html#attempts-that-fail">Attempts that fail<//>`}<//>`}
+    ${summary.failures > 0 && html`<${Note} tone="warn" title=${`${plural(summary.failures, "attempt has", "attempts have")} failed since the newest checkpoint.`} actions=${tab !== "exceptions" && html`<a class="button small" href=${href("jobs", summary.job, "exceptions")}>See why</a>`}>${summary.failure}<br />Until a checkpoint is complete, every attempt reads the same rows again. <code>penstock doctor ${summary.job.slice(0, 8)}</code> says more. <${Documented} page="operating.html#attempts-that-fail">Attempts that fail<//><//>`}
     ${!ended && summary.reason && html`<${Note} title="Under way.">${summary.reason}<//>`}
     ${ended && summary.state !== "FAILED" && summary.reason && html`<${Note}>${summary.reason}<//>`}
-    ${summary.missing_slots > 0 && html`<${Note} tone="warn" title=${`It waits for ${plural(summary.missing_slots, "slot")}.`}>Start another task manager (<code>penstock taskmanager</code>), rescale the job, or stop another one.<//>`}
+    ${summary.missing_slots > 0 && html`<${Note} tone="warn" title=${`It waits for ${plural(summary.missing_slots, "slot")}.`}>Start another task manager (<code>penstock taskmanager</code>), rescale the job, or stop another one. <${Documented} page="operating.html#without-slots">Without slots<//><//>`}
     ${!ended && !summary.live && html`<${Note} tone="warn" title="No leader shows this job now.">What is shown is what the store says of it.<//>`}
     ${detail.deaf_us > 0 && html`<${Note} tone="warn" title="The leader hears nothing from Kafka.">What it says of subtasks is ${duration(detail.deaf_us)} old.<//>`}
     ${detail.missing && html`<${Note} tone="warn" title="Not all is known.">${detail.missing}<//>`}

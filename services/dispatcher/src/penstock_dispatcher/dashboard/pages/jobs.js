@@ -3,7 +3,7 @@ import { html, useMemo, useState } from "../vendor/preact.js";
 import { ago, compact, count, duration, plural, rate, since } from "../core/format.js";
 import { usePolled } from "../core/poll.js";
 import { go, href, setQuery, usePlace } from "../core/router.js";
-import { Card, Empty, Fact, Facts, Load, Note, Ready, shownState, State, useTrace } from "../parts/bits.js";
+import { Card, Documented, Empty, Fact, Facts, Load, Note, Ready, shownState, State, useStale, useTrace } from "../parts/bits.js";
 import { Icon } from "../parts/icons.js";
 import { Table } from "../parts/table.js";
 import { Allowed, takesJobs } from "../parts/allowed.js";
@@ -23,7 +23,8 @@ export function JobsPage() {
   const polled = usePolled("/penstock/v1/jobs");
   const overview = usePolled("/penstock/v1/overview", 5_000);
   const [submitting, setSubmitting] = useState(false);
-  return html`<div class="page-head"><h1>Jobs</h1>
+  useStale(takesJobs() && isOld(polled.data));
+  return html`<div class="page-head"><h1>Jobs</h1><${Documented} page="operating.html">Operate jobs<//>
       <div class="actions"><${Allowed} role="submit" deed="submit"><button class="button primary" onClick=${() => setSubmitting(true)}><${Icon} name="upload" />Submit a job</button><//></div></div>
     ${submitting && html`<${SubmitDialog} onClose=${() => setSubmitting(false)} />`}
     <${Ready} polled=${polled} what="the jobs" lines=${8}>${(/** @type {any} */ list) => html`
@@ -32,11 +33,14 @@ export function JobsPage() {
       <${JobTable} jobs=${list.jobs} submit=${() => setSubmitting(true)} />`}<//>`;
 }
 
+/** Whether what is shown was so once. @param {any} list */
+const isOld = (list) => !!list && (!list.leader || list.deaf_us > 0);
+
 /** @param {any} props */
 function Summary({ list, overview, at }) {
   const active = list.jobs.filter((/** @type {any} */ job) => !ENDED.has(job.state));
   const inTrouble = list.jobs.filter((/** @type {any} */ job) => job.state !== "FAILED" && troubled(job));
-  const old = !list.leader || list.deaf_us > 0; // what is shown was so once
+  const old = isOld(list);
   const failed = list.jobs.filter((/** @type {any} */ job) => job.state === "FAILED").length;
   const loads = old ? [] : active.map((/** @type {any} */ job) => job.load).filter(Boolean);
   const total = (/** @type {string} */ name) => (loads.length ? loads.reduce((/** @type {number} */ sum, /** @type {any} */ load) => sum + load[name], 0) : null);
@@ -58,10 +62,10 @@ function Warnings({ list }) {
   const missing = waiting.reduce((/** @type {number} */ sum, /** @type {any} */ job) => sum + job.missing_slots, 0);
   return html`
     ${!list.leader && !takesJobs() && html`<${Note} title="The run has ended, or has not begun.">What is shown is what its directory says.<//>`}
-    ${!list.leader && takesJobs() && html`<${Note} tone="bad" title="No coordinator leads this cluster.">What is shown is what the store says; nothing can be asked of jobs until one leads. Start one: <code>penstock coordinator</code><//>`}
+    ${!list.leader && takesJobs() && html`<${Note} tone="bad" title="No coordinator leads this cluster.">What is shown is what the store says; nothing can be asked of jobs until one leads. Start one: <code>penstock coordinator</code> <${Documented} page="runbooks.html#penstocknoleader">What to do<//><//>`}
     ${list.deaf_us > 0 && html`<${Note} tone="warn" title="The leader hears nothing from Kafka.">What it says of subtasks is ${duration(list.deaf_us)} old.<//>`}
     ${list.missing && html`<${Note} tone="warn" title="Not all is known.">${list.missing}<//>`}
-    ${missing > 0 && html`<${Note} tone="warn" title=${`${plural(waiting.length, "job waits", "jobs wait")} for ${plural(missing, "slot")}.`}>Start another task manager (<code>penstock taskmanager</code>), or stop a job that is not needed.<//>`}`;
+    ${missing > 0 && html`<${Note} tone="warn" title=${`${plural(waiting.length, "job waits", "jobs wait")} for ${plural(missing, "slot")}.`}>Start another task manager (<code>penstock taskmanager</code>), or stop a job that is not needed. <${Documented} page="operating.html#without-slots">Without slots<//><//>`}`;
 }
 
 const COLUMNS = [
@@ -74,7 +78,7 @@ const COLUMNS = [
     <span class="num">${ENDED.has(job.state) ? count(job.tasks || null) : `${count(job.running_tasks)} / ${count(job.tasks)}`}</span><span class="row-sub num">parallelism ${count(job.parallelism)}</span>` },
   { title: "Rows in", end: true, by: (/** @type {any} */ job) => job.load?.rows_in, cell: (/** @type {any} */ job) => html`<${PerSecond} value=${job.load?.rows_in} />` },
   { title: "Rows out", end: true, hide: "phone", by: (/** @type {any} */ job) => job.load?.rows_out, cell: (/** @type {any} */ job) => html`<${PerSecond} value=${job.load?.rows_out} />` },
-  { title: "Busy", hide: "tablet", width: "11rem", by: (/** @type {any} */ job) => job.load?.busy, cell: (/** @type {any} */ job) => html`
+  { title: "Busy", hide: "tablet", width: "15rem", by: (/** @type {any} */ job) => job.load?.busy, cell: (/** @type {any} */ job) => html`
     <${Load} several known=${!!job.load} busy=${job.load?.busy} blocked=${job.load?.blocked} />` },
   { title: "Lag", end: true, hide: "tablet", by: (/** @type {any} */ job) => job.load?.records_behind, cell: (/** @type {any} */ job) => html`<span class="num">${compact(job.load?.records_behind)}</span>` },
   { title: "Restarts", end: true, hide: "tablet", by: (/** @type {any} */ job) => job.attempts, cell: (/** @type {any} */ job) => html`

@@ -3,12 +3,12 @@ import { html } from "../vendor/preact.js";
 import { ago, compact, count, duration, percent, since } from "../core/format.js";
 import { usePolled } from "../core/poll.js";
 import { go, href } from "../core/router.js";
-import { Card, Empty, Note, Ready, State } from "../parts/bits.js";
+import { Card, Documented, Empty, Note, Ready, State } from "../parts/bits.js";
 import { Table } from "../parts/table.js";
 
 export function RunsPage() {
   const polled = usePolled("/penstock/v1/runs");
-  return html`<div class="page-head"><h1>Runs on Spark</h1></div>
+  return html`<div class="page-head"><h1>Runs on Spark</h1><${Documented} page="runs.html">Runs on Spark by a cluster<//></div>
     <${Ready} polled=${polled} what="the runs">${(/** @type {any} */ list) => html`
       <${NoService} service=${list.service} />
       <${Card} flush>${list.runs.length ? html`<${Table} label="Runs" columns=${COLUMNS} rows=${list.runs} keyOf=${(/** @type {any} */ run) => run.run} onRow=${(/** @type {any} */ run) => go(href("runs", run.run))} />`

@@ -4,7 +4,7 @@ import { post } from "../core/api.js";
 import { ago, duration, plural, time } from "../core/format.js";
 import { usePolled } from "../core/poll.js";
 import { go, href } from "../core/router.js";
-import { Card, Empty, Fact, Facts, Note, Ready, State } from "../parts/bits.js";
+import { Card, Documented, Empty, Fact, Facts, Note, Ready, State } from "../parts/bits.js";
 import { Allowed } from "../parts/allowed.js";
 import { Confirm } from "../parts/dialog.js";
 import { Icon } from "../parts/icons.js";
@@ -14,7 +14,7 @@ import { NoService } from "./runs.js";
 
 export function SchedulesPage() {
   const polled = usePolled("/penstock/v1/schedules", 4_000);
-  return html`<div class="page-head"><h1>Schedules</h1></div>
+  return html`<div class="page-head"><h1>Schedules</h1><${Documented} page="runs.html#every-day">Every day<//></div>
     <${Ready} polled=${polled} what="the schedules">${(/** @type {any} */ list) => html`<${NoService} service=${list.service} />
       <${Card} flush>${list.schedules.length ? html`<${Table} label="Schedules" columns=${COLUMNS} rows=${list.schedules} keyOf=${(/** @type {any} */ one) => one.name} onRow=${(/** @type {any} */ one) => go(href("schedules", one.name))} />`
         : html`<${Empty} title="Nothing is scheduled" icon="clock"><p>Let a pipeline run on Spark at times of its own:</p><pre><code>penstock schedule add examples/orders_daily.py --cron "0 3 * * *"</code></pre><//>`}<//>`}<//>`;

@@ -3,7 +3,7 @@ import { html, useState } from "../vendor/preact.js";
 import { ago, bytes, count, plural } from "../core/format.js";
 import { usePolled } from "../core/poll.js";
 import { href } from "../core/router.js";
-import { Card, Empty, Fact, Facts, Note, Ready } from "../parts/bits.js";
+import { Card, Documented, Empty, Fact, Facts, Note, Ready } from "../parts/bits.js";
 import { Table } from "../parts/table.js";
 
 const LATE_MS = 5_000;
@@ -12,7 +12,7 @@ export function WorkersPage() {
   const polled = usePolled("/penstock/v1/taskmanagers");
   const jobs = usePolled("/penstock/v1/jobs", 10_000);
   const names = new Map((jobs.data?.jobs ?? []).map((/** @type {any} */ job) => [job.job, job.name]));
-  return html`<div class="page-head"><h1>Task managers</h1></div>
+  return html`<div class="page-head"><h1>Task managers</h1><${Documented} page="clusters.html">Clusters<//></div>
     <${Ready} polled=${polled} what="the task managers">${(/** @type {any} */ list) => html`<${Managers} workers=${list.workers} names=${names} />`}<//>`;
 }
 

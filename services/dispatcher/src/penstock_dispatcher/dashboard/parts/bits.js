@@ -35,7 +35,7 @@ export function Load({ busy = 0, blocked = 0, known = true, several = false }) {
     </span>
     <span class="num">${percent(busy)}</span>
     <span class="sr">busy, ${percent(blocked)} backpressured</span>
-    ${blocked >= 0.1 && html`<span class="tag" data-tone=${pressure(blocked)} aria-hidden="true">${percent(blocked)} held up</span>`}
+    ${blocked >= 0.1 && html`<span class="tag" data-tone=${pressure(blocked)} aria-hidden="true">${percent(blocked)} backpressured</span>`}
   </span>`;
 }
 
@@ -75,6 +75,32 @@ export function useTrace(key, value, at) {
     kept.current.at = at;
   }
   return kept.current.values;
+}
+
+/** A link to a page of the documentation, which the dispatcher serves. @param {{page: string, children: any}} props */
+export const Documented = ({ page, children }) => html`
+  <a class="documented" href=${`/documentation/${page}`} target="_blank" rel="noopener"><${Icon} name="book" />${children}</a>`;
+
+/** Of links that scroll sideways: the one of this page is in sight. @param {string} current @returns {{current: HTMLElement | null}} */
+export function useSeen(current) {
+  const links = useRef(/** @type {HTMLElement | null} */ (null));
+  useEffect(() => {
+    const [frame, link] = [links.current?.getBoundingClientRect(), links.current?.querySelector("[aria-current]")?.getBoundingClientRect()];
+    if (frame && link) links.current?.scrollBy({ left: link.left + link.width / 2 - frame.left - frame.width / 2 });
+  }, [current]);
+  return links;
+}
+
+let reasons = 0; // why what the page shows is not current
+
+/** What is shown was so once: as long as somebody says so the page is grey. @param {boolean} stale */
+export function useStale(stale) {
+  useEffect(() => {
+    if (!stale) return undefined;
+    const change = (/** @type {number} */ by) => document.getElementById("main")?.toggleAttribute("data-stale", (reasons += by) > 0);
+    change(1);
+    return () => void change(-1);
+  }, [stale]);
 }
 
 /** @param {any} props */
@@ -122,6 +148,7 @@ function adviceOn(status, what) {
 
 /** The page's loading, failing or content, whichever it is. @param {any} props */
 export function Ready({ polled, what, lines, children }) {
+  useStale(!!polled.error && polled.error.status !== 401 && polled.data !== undefined);
   return html`<${Trouble} polled=${polled} what=${what} />
     ${polled.data === undefined ? !polled.error && html`<${Loading} lines=${lines} />` : children(polled.data)}`;
 }
