@@ -108,7 +108,9 @@ def test_watermarks_of_event_time_on_the_way_are_those_of_the_rows(steps: Any) -
             harness = harness.restored(harness.snapshot(), 1)
         said = max(harness.collected.watermarks, default=MIN_WATERMARK)
         assert said == (largest * 1_000 - 1 if largest >= 0 else MIN_WATERMARK)
-        assert harness.collected.watermarks == sorted(harness.collected.watermarks)  # no row is less late than without it
+        assert harness.collected.watermarks == sorted(
+            harness.collected.watermarks
+        )  # no row is less late than without it
 
 
 @settings(max_examples=40, deadline=None)
