@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
+from tests.unit.formats.json_ways import exact_decoder, pieces_of, same
 
 from penstock.formats import decoding
 from penstock.formats.decoding import JsonDecoder, lines_of
@@ -268,19 +269,17 @@ line = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(line, max_size=6), st.booleans())
-def test_a_block_decodes_as_its_lines_do(lines: list[bytes], ended: bool) -> None:
-    """Decoding a block as a whole gives the same rows and bad records as decoding every line on its own."""
-    decoder = JsonDecoder(WIDE)
+FAST, EXACT = JsonDecoder(WIDE), exact_decoder(WIDE)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(line, max_size=12), st.booleans(), st.integers(1, 5))
+def test_both_ways_give_the_same(lines: list[bytes], ended: bool, size: int) -> None:
+    """A block as a whole, and its lines as messages, give the rows and bad records of each record on its own."""
     block = b"\n".join(lines) + (b"\n" if ended else b"")
-    decoded = decoder.decode(block)
-    single = [(index, decoder.decode_values([text])) for index, text in enumerate(lines_of(block)) if text.strip()]
-    frames = [one.frame for _, one in single]
-    assert_frame_equal(decoded.frame, pl.concat([JsonDecoder(WIDE).decode(b"").frame, *frames]))
-    assert decoded.frame.schema == pl.Schema(WIDE.polars())
-    expected = [(index, bad.error, bad.raw) for index, one in single for bad in one.bad]
-    assert [(bad.index, bad.error, bad.raw) for bad in decoded.bad] == expected
+    with pieces_of(size):
+        same(FAST.decode_values(lines), EXACT.decode_values(lines))
+        same(FAST.decode(block), EXACT.decode_values(lines_of(block), skip_blank=True))
 
 
 class Reference(msgspec.Struct):
@@ -349,11 +348,12 @@ def test_what_is_behind_microseconds_is_cut(zone: ZoneInfo | None, beside: str) 
         '{"at":"2026-01-01T23:59:59.9999999Z","moments":["2026-01-02T01:59:59.999999999+02:00",null],'
         '"inner":{"time":"23:59:59.9999999","text":"it is 23:59:59.9999999"}}\n'
     )
-    decoded = JsonDecoder(schema, zone).decode((row + beside + row).encode())
+    lines = (row + beside + row).encode()
     at = datetime(2026, 1, 1, 23, 59, 59, 999_999, tzinfo=UTC)
     expected = (at, [at, None], {"time": at.time(), "text": "it is 23:59:59.9999999"})
-    assert decoded.frame.rows() == [expected, expected]
-    assert len(decoded.bad) == bool(beside)
+    for decoded in (JsonDecoder(schema, zone).decode(lines), JsonDecoder(schema, zone).decode_values(lines_of(lines))):
+        assert decoded.frame.rows() == [expected, expected]
+        assert len(decoded.bad) == bool(beside)
 
 
 def test_values_that_are_none_are_said_alike_beside_nanoseconds() -> None:

@@ -1,9 +1,12 @@
 """Bytes to frames: the decoder interface of text formats, and JSON.
 
 A `LineDecoder` turns a block of whole records into a frame and tells bad records apart; files, sockets and message
-queues share it. JSON goes through msgspec's typed decoder, which is both the fastest way here (measured beside Polars'
-and pyarrow's NDJSON readers) and strict: wrong types, missing fields and malformed lines are never turned into nulls. A
-block is decoded as a whole; only if something in it is not right is it decoded again line by line, with the same types.
+queues share it. JSON goes through msgspec's typed decoder, which is both the fastest way here (benchmarks/tried.md has
+the others) and strict: wrong types, missing fields and malformed lines are never turned into nulls.
+
+There are two ways. The fast one makes whole columns of rows, and is only taken for records that are right beyond doubt;
+the exact one looks at records one by one, says what is wrong with the bad ones, and defines what is right. A message that
+the fast way refuses is read again on its own; a block of lines with something amiss is split into its lines first.
 
 Timestamps are RFC 3339; what they have behind microseconds is cut. In the fast path they arrive as text and are parsed
 by Arrow, several times faster than as datetime objects; whatever that does not take, or takes more generously than RFC
@@ -65,6 +68,14 @@ _MAY_BE_FINER: Final = re.compile(_FINER.encode())
 _PIECE_BYTES: Final = 512 << 10
 """Blocks are decoded in pieces of about this size, so that row objects are columns before they leave the processor's
 caches. The gain is not certain: benchmarks/tried.md has the measurements."""
+_PIECE_VALUES: Final = 8_192
+"""So many messages are decoded at a time, for the same reason."""
+_SPLIT: Final = 8
+_FEWEST_VALUES: Final = 16
+_MOST_FAILURES: Final = 32
+"""Rows with one among them that does not fit are split, unless they are so few, or so many in a piece do not fit."""
+_REFUSALS: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What decoding raises of a record that is none."""
 _HINTS: Final[dict[str, Any]] = {
     "boolean": bool, "string": str, "binary": bytes, "date": date, "time": time, "timestamp": datetime,
     "duration": timedelta,
@@ -89,6 +100,14 @@ class Decoded:
     bad: Sequence[BadLine] = ()
     misspelt: Mapping[str, str] = member(default_factory=dict[str, str])
     """See `Fetched.misspelt`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows, and which records they are."""
+
+    numbers: npt.NDArray[np.int64]
+    frame: pl.DataFrame
 
 
 class LineDecoder(Protocol):
@@ -153,6 +172,7 @@ class JsonDecoder:
         self._fast_rounds = any(kind != TIMESTAMP for kind in timed)
         # With a zone given, timestamps without offset are expected, and only the exact way takes those.
         self._fast = msgspec.json.Decoder(_row_struct(schema.fields, timestamps_as_text=True)) if zone is None else None
+        self._decode_row = None if self._fast is None else self._unrounded if self._fast_rounds else self._fast.decode
 
     def ends(self, buffer: bytes, *, last: bool = False) -> npt.NDArray[np.int64]:
         """See `LineDecoder.ends`."""
@@ -160,37 +180,105 @@ class JsonDecoder:
 
     def decode(self, block: bytes) -> Decoded:
         """See `LineDecoder.decode`."""
-        frame = self._decode_fast(block)
-        if frame is None:
-            return self.decode_values(lines_of(block), skip_blank=True)
+        import polars as pl
+
         if not self._has_looked:
             self._look(block.split(b"\n", RECORDS)[:RECORDS])
-        return Decoded(frame, misspelt=self._misspelt)
+        frames: list[pl.DataFrame] = []
+        bad: list[BadLine] = []
+        begin = 0
+        for piece in _pieces(block):
+            frame = self._of_lines(piece)
+            if frame is None:
+                decoded = self.decode_values(lines_of(piece), skip_blank=True)
+                before = block.count(b"\n", 0, begin) if decoded.bad else 0
+                bad += [BadLine(before + line.index, line.error, line.raw) for line in decoded.bad]
+                frame = decoded.frame
+            frames.append(frame)
+            begin += len(piece)
+        return Decoded(frames[0] if len(frames) == 1 else pl.concat(frames, rechunk=True), bad, self._misspelt)
 
     def decode_values(self, values: Sequence[bytes], *, skip_blank: bool = False) -> Decoded:
         """Rows of separate messages; one that is empty or blank is bad unless it is to be skipped."""
         if not self._has_looked:
             self._look(values[:RECORDS])
+        parts: list[_Part] = []
+        unsure: list[int] = []
+        for start in range(0, len(values), _PIECE_VALUES):
+            piece = values[start : start + _PIECE_VALUES]
+            found, left = ([], range(len(piece))) if self._decode_row is None else self._sure(piece, self._decode_row)
+            parts += [_Part(part.numbers + start, part.frame) for part in found]
+            unsure += [start + number for number in left]
+        if parts and not unsure:
+            return Decoded(_in_order(parts), misspelt=self._misspelt)
+        part, bad = self._decode_exactly(values, unsure, skip_blank=skip_blank)
+        return Decoded(_in_order([*parts, part]), bad, self._misspelt)
+
+    def _sure(self, values: Sequence[bytes], decode: Callable[[bytes], Any]) -> tuple[list[_Part], list[int]]:
+        """The rows of all values but those that need a closer look, and which these are, in order."""
+        import numpy as np
+
         rows: list[Any] = []
-        indexes: list[int] = []
+        left: list[int] = []
+        decoded = map(decode, values)
+        while True:
+            try:
+                rows.extend(decoded)
+                break
+            except _REFUSALS:  # what was decoded before stays in the list, and the next value follows
+                left.append(len(rows) + len(left))
+        numbers = np.delete(np.arange(len(values)), left) if left else np.arange(len(values))
+        parts: list[_Part] = []
+        ranges, failures = [range(len(rows))], 0
+        while ranges:
+            some = ranges.pop()
+            frame = self._columns(rows[some.start : some.stop]) if failures < _MOST_FAILURES else None
+            if frame is not None:
+                parts.append(_Part(numbers[some.start : some.stop], frame))
+                continue
+            failures += 1
+            if len(some) <= _FEWEST_VALUES or failures >= _MOST_FAILURES:
+                left += numbers[some.start : some.stop].tolist()
+            else:
+                step = -(-len(some) // _SPLIT)
+                ranges += [some[start : start + step] for start in range(0, len(some), step)]
+        return parts, sorted(left)
+
+    def _decode_exactly(
+        self, values: Sequence[bytes], numbers: Sequence[int], *, skip_blank: bool
+    ) -> tuple[_Part, list[BadLine]]:
+        """The rows of some of the values, and those of them that are bad."""
+        import numpy as np
+
+        rows: list[Any] = []
+        kept: list[int] = []
         bad: list[BadLine] = []
         decode = self._exact.decode if self._cutting is None else self._cut
-        for index, value in enumerate(values):
+        for number in numbers:
+            value = values[number]
             try:
                 rows.append(decode(value))
-                indexes.append(index)
-            except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+                kept.append(number)
+            except _REFUSALS as error:
                 if not (skip_blank and not value.strip()):
-                    bad.append(BadLine(index, _reason(error, value), value))
+                    bad.append(BadLine(number, _reason(error, value), value))
         frame, wrong = self._builder.frame([getter(rows) for getter in self._getters])
-        bad += [BadLine(indexes[index], error, values[indexes[index]]) for index, error in wrong]
-        return Decoded(frame, sorted(bad, key=lambda line: line.index) if wrong else bad, self._misspelt)
+        bad += [BadLine(kept[row], error, values[kept[row]]) for row, error in wrong]
+        part = _Part(np.delete(np.array(kept, np.int64), [row for row, _ in wrong]), frame)
+        return part, sorted(bad, key=lambda line: line.index)
+
+    def _unrounded(self, value: bytes) -> Any:
+        """A fast row; a `ValueError` if msgspec may have rounded something in it."""
+        assert self._fast is not None
+        if _MAY_BE_FINER.search(value):
+            raise ValueError(value)
+        return self._fast.decode(value)
 
     def _look(self, values: Sequence[bytes]) -> None:
         """Look at the names in the first records, if there are any: the only ones of which they are read."""
         records: list[dict[str, Any]] = []
         for value in values:
-            with suppress(msgspec.MsgspecError, ValueError, RecursionError):  # a bad record, of which others tell
+            with suppress*_REFUSALS:  # a bad record, of which others tell
                 records.append(msgspec.json.decode(value, type=dict[str, Any]))
         self._has_looked = bool(records)
         self._misspelt = misspelt_in_records(self._schema.fields, records)
@@ -201,44 +289,48 @@ class JsonDecoder:
             return self._exact.decode(value)
         try:
             return self._cutting.decode(value)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
+        except _REFUSALS:
             return self._exact.decode(value)
 
-    def _decode_fast(self, block: bytes) -> pl.DataFrame | None:
-        """The frame if the whole block is right, None if anything needs a closer look."""
-        import polars as pl
-
-        frames: list[pl.DataFrame] = []
-        for piece in _pieces(block):
-            frame = self._decode_piece(piece)
-            if frame is None:
-                return None
-            frames.append(frame)
-        return frames[0] if len(frames) == 1 else pl.concat(frames, rechunk=True)
-
-    def _decode_piece(self, block: bytes) -> pl.DataFrame | None:
-        import polars as pl
-        import pyarrow as pa
-
+    def _of_lines(self, block: bytes) -> pl.DataFrame | None:
+        """The frame if every line is a row without doubt, None if anything needs a closer look."""
         if self._fast is None or (self._fast_rounds and _MAY_BE_FINER.search(block)):
             return None
         try:
             rows = self._fast.decode_lines(block)
-            if len(rows) != _objects(block):
-                return None
-            columns = [
-                self._column(field, getter(rows))
-                for field, getter in zip(self._schema.fields, self._getters, strict=True)
-            ]
-        except (
-            msgspec.MsgspecError, ValueError, TypeError, AttributeError, OverflowError, RecursionError,
-            pa.ArrowException, pl.exceptions.PolarsError,
-        ):  # fmt: skip
+        except _REFUSALS:
             return None
-        return pl.DataFrame(columns)
+        return self._columns(rows) if len(rows) == _objects(block) else None
+
+    def _columns(self, rows: Sequence[Any]) -> pl.DataFrame | None:
+        """The frame of fast rows, None if a value may not fit its column."""
+        import polars as pl
+        import pyarrow as pa
+
+        try:
+            return pl.DataFrame(
+                [
+                    self._column(field, getter(rows))
+                    for field, getter in zip(self._schema.fields, self._getters, strict=True)
+                ]
+            )
+        except (ValueError, TypeError, AttributeError, OverflowError, pa.ArrowException, pl.exceptions.PolarsError):
+            return None
 
     def _column(self, field: Field, values: list[Any]) -> pl.Series:
         return timestamps_of(field, values) if field.type == TIMESTAMP else self._builder.series(field, values)
+
+
+def _in_order(parts: Sequence[_Part]) -> pl.DataFrame:
+    """All the rows, in the order of their records."""
+    import numpy as np
+    import polars as pl
+
+    if len(parts) == 1:
+        return parts[0].frame
+    frame = pl.concat([part.frame for part in parts], rechunk=True)
+    numbers = np.concatenate([part.numbers for part in parts])
+    return frame if (numbers[1:] > numbers[:-1]).all() else frame.select(pl.all().gather(numbers.argsort()))
 
 
 def _pieces(block: bytes) -> Sequence[bytes]:
@@ -288,15 +380,18 @@ def _have_seconds_and_offset(array: Any) -> bool:
 
     _, offsets, data = array.buffers()
     bounds = np.frombuffer(offsets, np.int32, len(array) + 1)
-    ends = bounds[1:][np.diff(bounds) > 0]  # nulls are empty; so are empty texts, which the cast refuses
-    starts = bounds[:-1][np.diff(bounds) > 0]
-    if not ends.size:
+    starts, ends = bounds[:-1], bounds[1:]
+    lengths = ends - starts
+    if not lengths.all():  # nulls are empty; so are empty texts, which the cast refuses
+        starts, ends, lengths = starts[lengths > 0], ends[lengths > 0], lengths[lengths > 0]
+    if not lengths.size:
         return True
-    if (ends - starts).min() < len("2001-01-01T00:00:00Z"):
+    if lengths.min() < len("2001-01-01T00:00:00Z"):
         return False
     text = np.frombuffer(data, np.uint8)
-    zulu, colon = text[ends - 1] == ord("Z"), text[ends - 3] == ord(":")
-    return bool((text[starts + 16] == ord(":")).all() and (zulu | colon).all())
+    zulu = text[ends - 1] == ord("Z")
+    offset = zulu.all() or (zulu | (text[ends - 3] == ord(":"))).all()
+    return bool(offset and (text[starts + 16] == ord(":")).all())
 
 
 def _objects(block: bytes) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -12,7 +11,7 @@ from penstock.connectors.kafka.protobuf_values import ProtobufValues
 from penstock.errors import PipelineError
 from penstock.formats.columns import MISSING, FrameBuilder, not_null, timestamps
 from penstock.formats.csv_decoding import CsvDecoder
-from penstock.formats.decoding import BadLine, Decoded, JsonDecoder, LineDecoder
+from penstock.formats.decoding import BadLine, Decoded, JsonDecoder
 from penstock.formats.schema_matching import SchemaMatcher
 from penstock.types import STRING, TIMESTAMP, Field, ListType, Schema, StructType, polars_type
 
@@ -43,51 +42,46 @@ class ValueDecoder(Protocol):
         ...
 
 
-class _Lines(ABC):
-    """Records that are a line each: decoded as one block, unless that does not come out as one row per record."""
+class JsonValues:
+    """An object per record."""
 
     rows_per_value = True
     asks = False
 
-    def __init__(self, decoder: LineDecoder) -> None:
-        self._decoder = decoder
+    def __init__(self, schema: Schema, zone: tzinfo | None) -> None:
+        self._json = JsonDecoder(schema, zone)
+
+    def decode(self, values: Sequence[bytes]) -> tuple[Decoded, None]:
+        """See `ValueDecoder.decode`."""
+        return self._json.decode_values(values), None
+
+
+class _Csv:
+    """A line per record: decoded as one block, unless that does not come out as one row per record."""
+
+    rows_per_value = True
+    asks = False
+
+    def __init__(self, schema: Schema, zone: tzinfo | None) -> None:
+        self._csv = CsvDecoder(schema, schema.names, "kafka.Source", zone=zone)
+        self._schema = schema
 
     def decode(self, values: Sequence[bytes]) -> tuple[Decoded, None]:
         block = b"\n".join(values)
         if block.count(b"\n") == len(values) - 1:  # no record holds a newline, so no line can become more rows than one
-            decoded = self._decoder.decode(block)
+            decoded = self._csv.decode(block)
             if decoded.frame.height + len(decoded.bad) == len(values):
                 return decoded, None
         return self._one_by_one(values), None
 
-    @abstractmethod
     def _one_by_one(self, values: Sequence[bytes]) -> Decoded:
         """The rows of records of which any may hold anything."""
-
-
-class JsonValues(_Lines):
-    """An object per record."""
-
-    def __init__(self, schema: Schema, zone: tzinfo | None) -> None:
-        self._json = JsonDecoder(schema, zone)
-        super().__init__(self._json)
-
-    def _one_by_one(self, values: Sequence[bytes]) -> Decoded:
-        return self._json.decode_values(values)
-
-
-class _Csv(_Lines):
-    def __init__(self, schema: Schema, zone: tzinfo | None) -> None:
-        super().__init__(CsvDecoder(schema, schema.names, "kafka.Source", zone=zone))
-        self._schema = schema
-
-    def _one_by_one(self, values: Sequence[bytes]) -> Decoded:
         import polars as pl
 
         frames: list[pl.DataFrame] = []
         bad: list[BadLine] = []
         for index, value in enumerate(values):
-            decoded = self._decoder.decode(value)
+            decoded = self._csv.decode(value)
             if decoded.frame.height + len(decoded.bad) != 1:
                 rows = decoded.frame.height + len(decoded.bad)
                 bad.append(BadLine(index, f"a record is one line of CSV; this one holds {rows}", value))
