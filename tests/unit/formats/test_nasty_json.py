@@ -134,6 +134,9 @@ def test_both_ways_agree_about_nasty_records() -> None:
     same(FAST.decode(b"\n".join(among)), expected)
     with pieces_of(1):
         same(FAST.decode_values(NASTY), EXACT.decode_values(NASTY))
+    for moment in MOMENTS:  # beside a null, so that nothing but the moment's form can be refused
+        both = [good, record({**RIGHT, "seen": moment})]
+        same(FAST.decode_values(both), EXACT.decode_values(both))
 
 
 @settings(max_examples=100, deadline=None)
