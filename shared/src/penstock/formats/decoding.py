@@ -204,9 +204,11 @@ class JsonDecoder:
             self._look(values[:RECORDS])
         parts: list[_Part] = []
         unsure: list[int] = []
+        decode = self._decode_row
         for start in range(0, len(values), _PIECE_VALUES):
             piece = values[start : start + _PIECE_VALUES]
-            found, left = ([], range(len(piece))) if self._decode_row is None else self._sure(piece, self._decode_row)
+            found, left = ([], range(len(piece))) if decode is None else self._sure(piece, decode)
+            decode = decode if found else None  # where nothing of a piece is sure, the rest is not tried
             parts += [_Part(part.numbers + start, part.frame) for part in found]
             unsure += [start + number for number in left]
         if parts and not unsure:
@@ -364,6 +366,8 @@ def timestamps_of(field: Field, texts: Sequence[str | None]) -> pl.Series:
     try:
         moments: Any = pc.cast(array, pa.timestamp("us", "UTC"))
     except pa.ArrowInvalid:
+        if pc.max(pc.binary_length(array)).as_py() < len("2001-01-01T00:00:00.1234567Z"):
+            raise  # nothing can be cut, and to try it takes long
         moments = pc.cast(pc.replace_substring_regex(array, _FINER, r"\1"), pa.timestamp("us", "UTC"))
     micros: Any = pc.cast(moments, pa.int64())
     made = pl.from_arrow(micros)
