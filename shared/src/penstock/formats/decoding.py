@@ -280,7 +280,7 @@ class JsonDecoder:
         """Look at the names in the first records, if there are any: the only ones of which they are read."""
         records: list[dict[str, Any]] = []
         for value in values:
-            with suppress*_REFUSALS:  # a bad record, of which others tell
+            with suppress(*_REFUSALS):  # a bad record, of which others tell
                 records.append(msgspec.json.decode(value, type=dict[str, Any]))
         self._has_looked = bool(records)
         self._misspelt = misspelt_in_records(self._schema.fields, records)
