@@ -250,6 +250,11 @@ OPERATOR: Final = Dashboard(
             "Resources by condition", "none", "sum by (kind, ready) (penstock_operator_resources)", "{{kind}} {{ready}}",
         ),
         _one("Who works", "none", "penstock_operator_leading", "{{instance}}"),
+        _one("Parallelism of autoscaled jobs", "none", "penstock_operator_parallelism", "{{namespace}}/{{name}}"),
+        _one(
+            "Parallelism that their load asks for", "none", "penstock_operator_recommended_parallelism",
+            "{{namespace}}/{{name}}", description="status.autoscaler.reason of the PenstockJob says why.",
+        ),
         _one("Looks", "ops", _rate("penstock_operator_passes_total", "kind"), "{{kind}}"),
         _one(
             "Looks that came to nothing", "ops", _rate("penstock_operator_failed_passes_total", "kind"), "{{kind}}",

@@ -3,7 +3,8 @@
 Servers for trying out are a release of their own, so that they outlive the one that is tried: install, run the example,
 delete pods, upgrade, roll back, scale up and down by what jobs want, runs and a job in steps on Spark whose pods are
 deleted, uninstall, and go on from the savepoints; then application mode, and a store by https of an authority of one's
-own; and the operator, with a job whose resource changes in every way (`tests.k8s.lifecycle`).
+own; and the operator, with a job whose resource changes in every way (`tests.k8s.lifecycle`), and with one whose load
+doubles and halves (`tests.k8s.autoscaling`).
 
 It uses the current kubectl context and a namespace of its own, which it makes and deletes, and a volume on one node;
 definitions of custom resources are left, as by helm. The images must be there: pushed, or imported.
@@ -17,7 +18,9 @@ import subprocess
 import sys
 import tempfile
 
-from tests.k8s.lifecycle import KINDS, VALUES, Lifecycle
+from tests.k8s import autoscaling, lifecycle
+from tests.k8s.autoscaling import Scaling
+from tests.k8s.lifecycle import KINDS, Lifecycle
 from tests.k8s.spark import SparkTrial
 from tests.k8s.trial import RELEASE, TrialError, TrialOverError
 
@@ -31,16 +34,19 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="further values of the chart")
     parser.add_argument("--without-spark", action="store_true", help="leave runs on Spark out, whose image is large")
     parser.add_argument("--operator-only", action="store_true", help="try nothing but the operator")
+    parser.add_argument("--autoscaling-only", action="store_true", help="of the operator, try nothing but autoscaling")
     options = parser.parse_args()
     trial = SparkTrial(options)
     try:
         trial.servers()
-        if not options.operator_only:
+        if not (options.operator_only or options.autoscaling_only):
             _chart(trial, spark=not options.without_spark)
-        trial.install(RELEASE, *VALUES)
-        with trial.forwarded():
-            Lifecycle(trial).run()
-        trial.uninstall()
+        for kind, values in ((Lifecycle, lifecycle.VALUES), (Scaling, autoscaling.VALUES)):
+            if kind is Scaling or not options.autoscaling_only:
+                trial.install(RELEASE, *values)
+                with trial.forwarded():
+                    kind(trial).run()
+                trial.uninstall()
     except (TrialError, TrialOverError) as error:
         print(f"FAILED\n{error}", flush=True)
         return 1

@@ -87,7 +87,9 @@ def _check_converged(world: World) -> None:
     if spec.parameters["kind"] == GOOD and not status.failed:
         if not alive or alive[0].deployed.version.parameters != spec.parameters:
             raise BrokenInvariantError(f"what the spec says does not run: {status.problem_reason} {status.problem}")
-        if alive[0].parallelism != spec.parallelism:
+        scaled = status.autoscaler
+        chosen = scaled.parallelism if scaled is not None and scaled.instead_of == spec.parallelism else 0
+        if alive[0].parallelism != (chosen or spec.parallelism):
             raise BrokenInvariantError("another parallelism is wanted")
         world.reached.add("runs")
     elif spec.rollback and status.last_stable is not None and spec.parameters["kind"] != GOOD:

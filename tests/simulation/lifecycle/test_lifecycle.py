@@ -16,8 +16,8 @@ pytestmark = pytest.mark.simulation
 SEEDS = (*range(50), 66)
 """The last one has what is rare: a job that starts from a savepoint that somebody has named."""
 REACHED = {
-    "CANCELED", "FAILED", "STOPPED", "conflict", "died", "dispose", "edit elsewhere", "edit nonce", "edit suspend",
-    "halted", "named", "released", "rescale", "rolled back", "runs", "savepoint", "stateless", "stop",
+    "CANCELED", "FAILED", "STOPPED", "autoscaled", "conflict", "died", "dispose", "edit elsewhere", "edit nonce",
+    "edit suspend", "halted", "named", "released", "rescale", "rolled back", "runs", "savepoint", "stateless", "stop",
 }  # fmt: skip
 
 

@@ -14,7 +14,9 @@ from typing import Any
 import msgspec
 
 from penstock.client.documents import ENDED
+from penstock_operator.autoscaling import LoadSample, VertexCounts
 from penstock_operator.decision import (
+    AUTOSCALER,
     Action,
     Answered,
     Ask,
@@ -27,6 +29,7 @@ from penstock_operator.decision import (
     decide,
 )
 from penstock_operator.resources import (
+    Autoscaler,
     Deployed,
     JobSpec,
     JobStatus,
@@ -41,6 +44,7 @@ TICK_US = 1_000_000
 PERIOD_US = 15 * TICK_US
 GOOD, BROKEN, SILENT, CRASHING = "good", "broken", "silent", "crashing"
 """Kinds of versions: one that runs, one whose file raises, one that never runs, one that fails when it has run a bit."""
+SCALER = Autoscaler(max_parallelism=4, metrics_window="1s", stabilization_interval="0s", scale_down_interval="2s")
 STATEFUL = ("last-checkpoint", "savepoint")
 KINDS = (GOOD, GOOD, GOOD, BROKEN, SILENT, CRASHING)
 
@@ -98,11 +102,14 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self.load = random.Random(seed)
+        """Apart, so that histories without autoscaler are what they are."""
         self.now_us = 1_000_000_000
         spec = JobSpec(
             cluster="c", source=Source(file="f.py"), parameters={"kind": GOOD, "n": "0"}, stable_within="40s",
             upgrade_mode="stateless" if seed % 5 == 0 else self.random.choice(STATEFUL), checkpoint_interval="1s",
             savepoints=PeriodicSavepoints(every="15s", keep_count=2, keep_age="40s"), rollback=self.random.random() < 0.8,
+            autoscaler=SCALER if seed % 10 in (3, 5, 9) else None,
         )  # fmt: skip
         self.stored: Stored | None = Stored(1, spec, 1)
         self.past = [self.stored]
@@ -124,6 +131,8 @@ class World:
         self.gone: set[str] = set()
         self.written: set[str] = set()
         """Requests that stand, or stood, in the status."""
+        self.chosen: set[str] = set()
+        """Those of the autoscaler."""
         self.begun_us = self.now_us
         self.periodic = 0
         self.reached: set[str] = set()
@@ -168,7 +177,8 @@ class World:
             raise BrokenInvariantError(f"job {name} starts with {rows} rows where {self.published} are published")
         self.submissions[name] = Answered("completed")
         number = start.checkpoint if start is not None else 0
-        self.jobs[name] = Job(deployed, rows, deployed.parallelism, checkpoint=number, covered=rows)
+        parallelism = deployed.autoscaled or deployed.parallelism
+        self.jobs[name] = Job(deployed, rows, parallelism, checkpoint=number, covered=rows)
         if len(self.jobs) > self.reasons:
             raise BrokenInvariantError(f"{len(self.jobs)} jobs for {self.reasons} reasons")
 
@@ -228,6 +238,8 @@ class World:
     def _rescale(self, job: Job, request: Request) -> None:
         if self.random.random() < 0.3:
             job.parallelism = request.ask.parallelism
+            if request.ask.request in self.chosen:
+                self.reached.add("autoscaled")
             request.answered = Answered("completed")
             self.reached.add("rescale")
 
@@ -342,6 +354,7 @@ class World:
             raise BrokenInvariantError("a version counts as stable that never ran")
         if status.step is not None:
             self.written.add(status.step.request)
+            self.chosen |= {status.step.request} if status.step.why == AUTOSCALER else set()
 
     def _check_written(self, request: str) -> None:
         if request not in self.written:
@@ -362,7 +375,19 @@ class World:
             answer=self._answered(status.step),
             submitter=submitter, submitter_problem="raised ValueError" if submitter == "failed" else "",
             strays=tuple(job for job in status.given_up if job in alive), gone=frozenset(self.gone),
+            loads=self._measured(deployed),
         )  # fmt: skip
+
+    def _measured(self, deployed: Deployed | None) -> tuple[LoadSample, ...]:
+        """A job that has too little to do or too much; at last, when nothing fails any more, work for three subtasks."""
+        job = self.jobs.get(deployed.job) if deployed is not None else None
+        if job is None or job.state != "RUNNING":
+            return ()
+        busy = self.load.choice((0.1, 0.6, 1.0)) if self.failures else min(1.0, 1.8 / job.parallelism)
+        worked = round(busy * TICK_US)
+        counts = [VertexCounts("v0", "read", job.parallelism, ((n * worked, n * TICK_US),), n * 100) for n in (1, 2)]
+        ages = (TICK_US, 0)
+        return tuple(LoadSample(self.now_us - a, 0, job.parallelism, (c,)) for a, c in zip(ages, counts, strict=True))
 
     def _point(self, manifest: str) -> StartPoint:
         _, number, kind = manifest.split("/")

@@ -180,6 +180,24 @@ async def test_a_job_is_run_rescaled_upgraded_suspended_resumed_and_deleted(tria
     assert {"Submitted", "Stable", "Rescaled", "SavepointTaken", "Ended"} <= set(trial.reasons())
 
 
+async def test_a_job_is_scaled_by_its_load(trial: Trial) -> None:
+    """A hundred rows a second are not enough for three subtasks. What somebody says instead counts, and is measured."""
+    quick = {"maxParallelism": 4, "metricsWindow": "200ms", "stabilizationInterval": "0s", "scaleDownInterval": "0s"}
+    trial.apply(parallelism=3, autoscaler=quick)
+    job = await trial.running(1)
+    scaled = trial.status["autoscaler"]
+    assert (scaled["lastRescale"]["before"], scaled["lastRescale"]["after"], scaled["insteadOf"]) == (3, 1, 3)
+    assert trial.status["deployed"]["parallelism"] == 3, "what the spec says stays what it says"
+    trial.apply(parallelism=2, autoscaler={**quick, "dryRun": True})
+    assert await trial.running(2) == job
+    await trial.until("it is recommended", lambda: trial.status["autoscaler"].get("recommendedParallelism") == 1)
+    assert trial.status["parallelism"] == 2
+    assert [one for one in trial.reasons() if one in ("ScaleDown", "Recommended")] == ["ScaleDown", "Recommended"]
+    samples = [one for one in operator_samples(trial.numbers, leading=True) if "parallelism" in one.metric.name]
+    labels = {"namespace": "here", "name": "orders"}
+    assert [(one.labels, one.value) for one in samples] == [(labels, 2), (labels, 1)]
+
+
 async def test_a_version_that_cannot_start_is_rolled_back(trial: Trial) -> None:
     """The user's own exception says why; what is in the ConfigMap now is not what the last stable version was made of."""
     trial.apply()

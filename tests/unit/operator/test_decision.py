@@ -7,7 +7,16 @@ import pytest
 
 from penstock_operator.decision import MEASURED_US, Answered, Ask, JobSeen, Observed, Submit, decide, problems_of
 from penstock_operator.definitions import KINDS, definition
-from penstock_operator.resources import JobSpec, JobStatus, PeriodicSavepoints, Source, Stable, StartPoint
+from penstock_operator.resources import (
+    Autoscaler,
+    AutoscalerStatus,
+    JobSpec,
+    JobStatus,
+    PeriodicSavepoints,
+    Source,
+    Stable,
+    StartPoint,
+)
 
 SPEC = JobSpec(cluster="demo", source=Source(file="orders.py"))
 LEFT = StartPoint(manifest="jobs/1/5", checkpoint=5, savepoint=False)
@@ -89,6 +98,30 @@ def test_a_job_that_restarts_says_why() -> None:
     assert [one.status for one in well.status.conditions] == ["True", "False", "False"]
 
 
+def test_what_the_autoscaler_has_chosen_goes_from_job_to_job() -> None:
+    """To another version, and to the one that is run in its place; not where somebody has said another parallelism."""
+    spec = msgspec.structs.replace(SPEC, autoscaler=Autoscaler(max_parallelism=8), parameters={"day": "2"})
+    before = status_of()
+    assert before.deployed is not None
+    stable = Stable(version=before.deployed.version, parallelism=1)
+    scaled = AutoscalerStatus(parallelism=6, instead_of=1)
+    status = msgspec.structs.replace(before, deployed=None, keeps=LEFT, autoscaler=scaled, last_stable=stable)
+
+    def started(spec: JobSpec, status: JobStatus) -> tuple[bool, int, int]:
+        (action,) = decide(spec, status, Observed(), 1, uid="u", generation=2).actions
+        assert isinstance(action, Submit)
+        return action.deployed.version == stable.version, action.deployed.parallelism, action.deployed.autoscaled
+
+    assert started(spec, status) == (False, 1, 6)
+    attempt = decide(spec, status, Observed(), 1, uid="u", generation=2).status.starting
+    assert attempt is not None
+    assert started(spec, msgspec.structs.replace(status, failed=(attempt.attempt,))) == (True, 1, 6)
+    assert started(msgspec.structs.replace(spec, parallelism=2), status) == (False, 2, 0)
+    fewer = msgspec.structs.replace(spec, autoscaler=Autoscaler(max_parallelism=4))
+    assert started(fewer, status) == (False, 1, 4), "limits of today count"
+    assert started(msgspec.structs.replace(spec, autoscaler=None), status) == (False, 1, 0)
+
+
 def test_nothing_is_done_for_a_cluster_that_is_not_seen() -> None:
     """But a resource whose cluster is gone may go."""
     unseen = Observed(problem="no answer")
@@ -130,6 +163,12 @@ def test_numbers_that_change_all_the_time_are_written_twice_a_minute() -> None:
         ({"checkpoint_interval": "10m"}, "stableWithin (5m) must be longer than checkpointInterval (10m)"),
         ({"restart": "never"}, "there is no strategy 'never'"),
         ({"savepoints": PeriodicSavepoints(every="often")}, "savepoints.every"),
+        ({"autoscaler": Autoscaler(max_parallelism=4, metrics_window="long")}, "autoscaler.metricsWindow"),
+        ({"autoscaler": Autoscaler(max_parallelism=4, min_parallelism=2)}, "parallelism (1) must lie between"),
+        (
+            {"autoscaler": Autoscaler(max_parallelism=4, utilization_max=0.7)},
+            "utilizationTarget (0.7) and utilizationMax",
+        ),
     ],
 )
 def test_what_no_schema_checks_is_named(changes: dict[str, object], problem: str) -> None:

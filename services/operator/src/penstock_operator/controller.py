@@ -15,14 +15,16 @@ from penstock.client.documents import ENDED, Overview
 from penstock.client.errors import RefusedError
 from penstock.errors import ExternalError, PenstockError
 from penstock.ports import Clock
+from penstock_operator.autoscaling import LoadSample, kept_us
 from penstock_operator.clusters import Clusters, MissingError
 from penstock_operator.decision import Action, Ask, Decision, Dispose, Event, Halt, Observed, Submit, decide
 from penstock_operator.definitions import CLUSTER, JOB, SAVEPOINT, Kind
 from penstock_operator.kubernetes import Document, KubernetesApi
-from penstock_operator.looking import NOT_FOUND, answer_to, find_savepoint, look_at_job
+from penstock_operator.looking import NOT_FOUND, answer_to, find_savepoint, look_at_job, spare_slots
 from penstock_operator.metrics import Numbers
 from penstock_operator.resources import (
     FINALIZER,
+    Autoscaler,
     ClusterSpec,
     ClusterStatus,
     Condition,
@@ -64,6 +66,8 @@ class Controller:
         self._api, self._clusters, self._clock, self._numbers = api, clusters, clock, numbers
         self._gone: set[str] = set()
         """Manifests of savepoints that are known to be disposed of."""
+        self._loads: dict[tuple[str, str], tuple[str, list[LoadSample]]] = {}
+        """Namespace and name of a resource to the job that was measured, and what it did lately."""
 
     async def look_after(self, kind: Kind, namespace: str, name: str) -> float | None:
         """One pass: after how many seconds the next one is due; None if there is no such resource any more."""
@@ -74,13 +78,19 @@ class Controller:
         try:
             read = await self._api.read(kind, namespace, name)
             if read is None:
-                self._numbers.ready.pop((kind.name, namespace, name), None)
+                self._forget(kind, namespace, name)
                 return None
             return await passes[kind](read)
         except (PenstockError, msgspec.ValidationError) as error:
             self._numbers.failures[kind.name] += 1
             _log.warning("a look came to nothing", kind=kind.name, namespace=namespace, name=name, error=str(error))
             return AFTER_FAILURE_S
+
+    def _forget(self, kind: Kind, namespace: str, name: str) -> None:
+        self._numbers.ready.pop((kind.name, namespace, name), None)
+        if kind is JOB:
+            self._loads.pop((namespace, name), None)
+            self._numbers.autoscaled.pop((namespace, name), None)
 
     async def _held(self, kind: Kind, read: Document) -> Document | None:
         """The resource, once it waits for the operator when it is deleted; None if there is nothing to do now."""
@@ -105,6 +115,13 @@ class Controller:
             ready = {"Completed": "True", "Failed": "False"}.get(status.phase, "Unknown")
         self._numbers.ready[kind.name, read["metadata"]["namespace"], read["metadata"]["name"]] = ready
 
+    def _count_autoscaling(self, read: Document, spec: JobSpec, status: JobStatus) -> None:
+        resource = (read["metadata"]["namespace"], read["metadata"]["name"])
+        if spec.autoscaler is None or status.autoscaler is None:
+            self._numbers.autoscaled.pop(resource, None)
+        else:
+            self._numbers.autoscaled[resource] = (status.parallelism, status.autoscaler.recommended_parallelism)
+
     # -- jobs -----------------------------------------------------------------------------------------------------------
 
     async def _look_after_job(self, found: Document) -> float | None:
@@ -120,6 +137,7 @@ class Controller:
             deleting="deletionTimestamp" in metadata,
         )  # fmt: skip
         self._count(JOB, read, decision.status)
+        self._count_autoscaling(read, spec, decision.status)
         if decision.status == status and not decision.actions and not decision.released:
             return LATER_S
         written = await self._write(JOB, read, status, decision.status)
@@ -170,21 +188,38 @@ class Controller:
         job = await self._api.job(namespace, submits) if submits else None
         state, submitter_problem = state_of(job, await self._api.pods_of_job(namespace, submits) if job else [])
         given_up = [(one, await look_at_job(cluster, one)) for one in status.given_up]
+        measured_us = self._clock.now_us() if spec.autoscaler is not None else None
+        runs = await look_at_job(cluster, deployed.job, measured_us) if deployed is not None else None
         seen = Observed(
-            content=content, content_problem=problem, given=given, given_problem=given_problem,
-            job=await look_at_job(cluster, deployed.job) if deployed is not None else None,
+            content=content, content_problem=problem, given=given, given_problem=given_problem, job=runs,
             starting=await look_at_job(cluster, starting.job) if starting is not None else None,
             submitter=state, submitter_problem=submitter_problem,
             strays=tuple(one for one, stray in given_up if stray is not None and not stray.ended),
             gone=frozenset(self._gone),
         )  # fmt: skip
+        if spec.autoscaler is not None and deployed is not None and runs is not None and not runs.ended:
+            loads = self._remember((namespace, name), deployed.job, runs.load, spec.autoscaler)
+            seen = replace(seen, loads=loads, spare_slots=spare_slots(await cluster.overview()))
         return seen if answer is None else replace(seen, answer=answer)
+
+    def _remember(
+        self, resource: tuple[str, str], job: str, load: LoadSample | None, spec: Autoscaler
+    ) -> tuple[LoadSample, ...]:
+        """What a job did lately, with what it does now."""
+        known = self._loads.get(resource)
+        loads = [] if known is None or known[0] != job else known[1]
+        oldest_us = self._clock.now_us() - kept_us(spec)
+        loads = [one for one in (*loads, *([load] if load is not None else [])) if one.at_us >= oldest_us]
+        self._loads[resource] = (job, loads)
+        return tuple(loads)
 
     async def _do(self, read: Document, spec: JobSpec, decision: Decision) -> None:
         for action in decision.actions:
             await self._act(read, spec, action)
         for event in decision.events:
             await self._tell(read, event)
+            if event.reason in ("ScaleUp", "ScaleDown"):
+                self._numbers.rescales[event.reason] += 1
             if event.reason == "Stable":
                 await self._tidy(read, decision.status)
 

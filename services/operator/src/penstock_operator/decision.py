@@ -25,7 +25,9 @@ from penstock.client.documents import ENDED
 from penstock.core.times import duration_us
 from penstock.errors import PenstockError, UsageError
 from penstock.submission.restart_text import parse_restart
+from penstock_operator.autoscaling import LoadSample, evaluate, measured_status, problem_of
 from penstock_operator.resources import (
+    AutoscalerStatus,
     Condition,
     ConditionStatus,
     Deployed,
@@ -54,6 +56,8 @@ MEASURED_US: Final = 30 * SECOND_US
 REMEMBERED: Final = 10
 """So many submissions that were given up are looked for."""
 
+AUTOSCALER: Final = "autoscaler"
+"""Why a job is rescaled that nobody has asked for."""
 FAILURES: Final = ("StartFailed", "NotStable", "JobFailed")
 """Troubles with a version."""
 
@@ -82,6 +86,8 @@ class JobSeen:
     """Why it failed: the user's own exception."""
     left: StartPoint | None = None
     """What an ended job has left to go on from."""
+    load: LoadSample | None = None
+    """What its vertices do, as far as that is measured while all of them run."""
 
     @property
     def ended(self) -> bool:
@@ -128,6 +134,10 @@ class Observed:
     """Jobs of `status.given_up` that are alive."""
     gone: frozenset[str] = frozenset()
     """Manifests of savepoints that were disposed of."""
+    loads: tuple[LoadSample, ...] = ()
+    """What `job` did lately, oldest first: whoever looks remembers it, and begins anew after a crash."""
+    spare_slots: int | None = None
+    """Slots that `job` could have besides its own; None if that is not known."""
 
 
 # -- what is to be done -------------------------------------------------------------------------------------------------
@@ -191,8 +201,16 @@ class Decision:
 class _Wanted:
     version: JobVersion
     parallelism: int
+    """As somebody has said it."""
     attempt: str
     rollback: bool = False
+    autoscaled: int = 0
+    """What was chosen in its place; 0 if nothing was."""
+
+    @property
+    def effective(self) -> int:
+        """What the job should run at."""
+        return self.autoscaled or self.parallelism
 
 
 def decide(
@@ -222,6 +240,8 @@ def problems_of(spec: JobSpec) -> str:
             duration_us(spec.savepoints.every, "savepoints.every", positive=True)
             if spec.savepoints.keep_age:
                 duration_us(spec.savepoints.keep_age, "savepoints.keepAge", positive=True)
+        if spec.autoscaler is not None and (problem := problem_of(spec.autoscaler, spec.parallelism)):
+            return problem
     except (PenstockError, UsageError) as error:
         return str(error)
     if stable_us <= interval_us:
@@ -403,7 +423,7 @@ class _Deciding:
     def _settle_rescale(self, step: Step) -> None:
         """One that waits for slots gives way to whatever else is wanted."""
         job, answer, wanted = self._seen.job, self._seen.answer, self._wanted()
-        gives_way = wanted is None or wanted.parallelism != step.parallelism or self._another_is_due(wanted)
+        gives_way = wanted is None or wanted.effective != step.parallelism or self._another_is_due(wanted)
         if job is None or job.ended:
             self._set(step=None)
         elif answer.state == "completed":
@@ -422,17 +442,18 @@ class _Deciding:
     def _rescaled(self, step: Step) -> None:
         deployed = self._status.deployed
         assert deployed is not None
-        attempt = self._attempt(deployed.version, step.parallelism)
-        changed = msgspec.structs.replace(
-            deployed, parallelism=step.parallelism, attempt=attempt, since_us=self._now_us
-        )
-        self._set(deployed=changed, step=None)
+        said = {"parallelism": step.parallelism, "attempt": self._attempt(deployed.version, step.parallelism)}
+        changes = {"autoscaled": step.parallelism} if step.why == AUTOSCALER else {**said, "autoscaled": 0}
+        self._set(deployed=msgspec.structs.replace(deployed, since_us=self._now_us, **changes), step=None)
         self._well("Refused")
         self._tell("Rescaled", f"job {deployed.job} goes on at parallelism {step.parallelism}")
 
     def _refused(self, step: Step, reason: str) -> None:
         self._set(step=None, retry_at_us=self._now_us + RETRY_US)
-        self._trouble("Refused", f"{step.kind}: {reason}")
+        if step.why == AUTOSCALER:
+            self._not_autoscaled(reason)
+        else:
+            self._trouble("Refused", f"{step.kind}: {reason}")
 
     def _ask(self, step: Step) -> None:
         assert self._status.deployed is not None
@@ -555,14 +576,16 @@ class _Deciding:
             return
         if self._needs_new_job(wanted):
             self._end("rollback" if wanted.rollback else "upgrade")
-        elif job.parallelism != wanted.parallelism:
+        elif job.parallelism != wanted.effective:
             if self._may_ask():
-                self._begin("rescale", "parallelism", wanted.parallelism)
+                self._begin("rescale", AUTOSCALER if wanted.autoscaled else "parallelism", wanted.effective)
         else:
             if self._status.failed and deployed.stable and not wanted.rollback:
                 self._set(failed=())  # somebody has gone back to what runs: what failed is no longer wanted
                 self._well(*FAILURES)
             self._keep_savepoints()
+            if self._status.step is None:
+                self._autoscale(wanted, deployed, job)
 
     def _not_stable(self, deployed: Deployed, job: JobSeen, wanted: _Wanted | None) -> _Wanted | None:
         """Time is over: back to the last stable version if there is one, else it may go on trying."""
@@ -577,8 +600,8 @@ class _Deciding:
         return other
 
     def _target(self) -> _Wanted:
-        version = version_of(self._spec, self._seen.content)
-        return _Wanted(version, self._spec.parallelism, self._attempt(version, self._spec.parallelism))
+        version, said = version_of(self._spec, self._seen.content), self._spec.parallelism
+        return _Wanted(version, said, self._attempt(version, said), autoscaled=self._autoscaled(said))
 
     def _wanted(self) -> _Wanted | None:
         """What the spec says; the last stable version if that has failed; nothing if that has failed, too."""
@@ -588,7 +611,8 @@ class _Deciding:
         if self._spec.rollback and stable is not None:
             attempt = self._attempt(stable.version, stable.parallelism)
             if attempt not in self._status.failed:
-                return _Wanted(stable.version, stable.parallelism, attempt, rollback=True)
+                chosen = self._autoscaled(stable.parallelism)
+                return _Wanted(stable.version, stable.parallelism, attempt, rollback=True, autoscaled=chosen)
         return None
 
     def _attempt(self, version: JobVersion, parallelism: int) -> str:
@@ -642,8 +666,8 @@ class _Deciding:
         start = self._seen.given if given else None if self._is_stateless(wanted) else self._status.keeps
         job = self._new_id()
         starting = Deployed(
-            job=job, version=wanted.version, parallelism=wanted.parallelism, attempt=wanted.attempt, start=start,
-            since_us=self._now_us,
+            job=job, version=wanted.version, parallelism=wanted.parallelism, autoscaled=wanted.autoscaled,
+            attempt=wanted.attempt, start=start, since_us=self._now_us,
         )  # fmt: skip
         why = "rollback" if wanted.rollback else "start"
         self._set(
@@ -672,6 +696,57 @@ class _Deciding:
                 f"to last-checkpoint to go on from there, or {advice}"
             )
         return ""
+
+    # -- autoscaling ----------------------------------------------------------------------------------------------------
+
+    def _autoscaled(self, said: int) -> int:
+        """What the autoscaler has chosen in place of this parallelism; 0 if it has not."""
+        spec, status = self._spec.autoscaler, self._status.autoscaler
+        if spec is None or spec.dry_run or status is None or not status.parallelism or status.instead_of != said:
+            return 0
+        return min(max(status.parallelism, spec.min_parallelism), spec.max_parallelism)
+
+    def _autoscale(self, wanted: _Wanted, deployed: Deployed, job: JobSeen) -> None:
+        """Look at the load of a job that runs as it should, and of which nothing else is wanted."""
+        spec, before = self._spec.autoscaler, self._status.autoscaler
+        if spec is None:
+            self._set(autoscaler=None)
+            return
+        before = measured_status(before, wanted.parallelism, deployed.job, self._now_us)
+        self._set(autoscaler=before)
+        if not (deployed.stable and job.state == "RUNNING" and job.all_running and self._may_ask()):
+            return
+        loads = self._seen.loads if self._seen.loads and self._seen.loads[-1].parallelism == job.parallelism else ()
+        found = evaluate(spec, before, loads, self._seen.spare_slots, self._now_us)
+        self._tell_of_autoscaling(before, found.status, job.parallelism)
+        new_words = msgspec.structs.replace(before, reason=found.status.reason) == found.status
+        if not new_words or self._now_us - self._status.measured_at_us >= MEASURED_US:
+            self._set(autoscaler=found.status)
+        if loads and found.parallelism != job.parallelism:
+            self._begin("rescale", AUTOSCALER, found.parallelism)
+
+    def _tell_of_autoscaling(self, before: AutoscalerStatus, after: AutoscalerStatus, parallelism: int) -> None:
+        recommended = after.recommended_parallelism
+        if after.ineffective != before.ineffective:
+            self._tell("IneffectiveScaling", f"parallelism {parallelism} is not faster: {after.reason}", warning=True)
+        if after.last_rescale is not None and after.last_rescale != before.last_rescale:
+            self._tell(after.state, f"parallelism {parallelism} becomes {recommended}: {after.reason}")
+        elif after.state in ("ScaleUp", "ScaleDown") and recommended != before.recommended_parallelism:
+            self._tell("Recommended", f"parallelism {recommended} in place of {parallelism}: {after.reason}")
+
+    def _not_autoscaled(self, reason: str) -> None:
+        """The cluster does not rescale the job: it stays as it is, and is measured anew."""
+        status, deployed = self._status.autoscaler, self._status.deployed
+        if status is None or deployed is None:
+            return
+        if (status.state, status.reason) != ("Refused", reason):
+            self._tell("RescaleRefused", reason, warning=True)
+        stays = deployed.autoscaled or deployed.parallelism
+        self._set(
+            autoscaler=msgspec.structs.replace(
+                status, state="Refused", reason=reason, parallelism=stays, since_us=self._now_us
+            )
+        )
 
     # -- periodic savepoints --------------------------------------------------------------------------------------------
 
@@ -740,7 +815,7 @@ class _Deciding:
         if status == self._before and not is_first and self._now_us - status.measured_at_us < MEASURED_US:
             return
         self._set(records_behind=job.behind, last_checkpoint=job.last_checkpoint, last_checkpoint_time=at)
-        if self._status != status:
+        if self._status != status or status.autoscaler != self._before.autoscaler:
             self._set(measured_at_us=self._now_us)
 
     def _phase(self, job: JobSeen | None) -> Phase:
@@ -783,7 +858,8 @@ class _Deciding:
             return False, restarting, job.reason
         runs = job.state == "RUNNING" and job.all_running
         as_said = deployed.version == version_of(self._spec, self._seen.content)
-        if runs and as_said and job.parallelism == self._spec.parallelism:
+        said = self._spec.parallelism
+        if runs and as_said and job.parallelism == (self._autoscaled(said) or said):
             return True, "Running", ""
         if not runs and not self._status.problem:
             return False, "Deploying", job.reason

@@ -155,10 +155,16 @@ def _schema(kind: types.Type, *, defaults: bool) -> Schema:
         case types.BoolType():
             return {"type": "boolean"}
         case types.IntType(ge=least, le=most):
-            limits = {"minimum": least, "maximum": most}
-            return {"type": "integer", "format": "int64", **{k: v for k, v in limits.items() if v is not None}}
+            return {"type": "integer", "format": "int64", **_limits(least, most)}
+        case types.FloatType(ge=least, le=most):
+            return {"type": "number", "format": "double", **_limits(least, most)}
         case _:
             raise TypeError(f"{kind}: no field of a custom resource is of this type")
+
+
+def _limits(least: float | None, most: float | None) -> Schema:
+    limits = {"minimum": least, "maximum": most}
+    return {key: limit for key, limit in limits.items() if limit is not None}
 
 
 def _text(struct: type) -> str:

@@ -23,6 +23,7 @@ FINALIZER: Final = f"{GROUP}/operator"
 Name = Annotated[str, msgspec.Meta(min_length=1)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 ConditionStatus = Literal["True", "False", "Unknown"]
 UpgradeMode = Literal["stateless", "savepoint", "last-checkpoint"]
@@ -126,6 +127,32 @@ class PeriodicSavepoints(Resource, frozen=True, kw_only=True):
     """Those that are older are disposed of, too, such as `7d`; the newest one is kept at any age."""
 
 
+class Autoscaler(Resource, frozen=True, kw_only=True):
+    """Chooses the parallelism of a job by its load. Fields are named after the keys `job.autoscaler...` of Flink."""
+
+    dry_run: bool = False
+    """Whether the status only says which parallelism is recommended; `job.autoscaler.scaling.enabled: false` of Flink."""
+    min_parallelism: Positive = 1
+    max_parallelism: Positive
+    """What is chosen lies between these two, and so does `parallelism`, which the job starts with."""
+    utilization_target: Share = 0.7
+    """Share of its time that the busiest subtask is to work at the parallelism that is chosen."""
+    utilization_min: Share = 0.4
+    """The job is scaled down only if it would work less than this share of its time at the parallelism that it has."""
+    utilization_max: Share = 0.9
+    """The job is scaled up only if it would have to work more than this share of its time at that parallelism."""
+    metrics_window: Name = "5m"
+    """Load is the average over so long a time; nothing is chosen before there are measurements of all of it."""
+    stabilization_interval: Name = "2m"
+    """So long after all subtasks run, measurements do not count: the job works off what has waited for it."""
+    scale_down_interval: Name = "1h"
+    """A lower parallelism must be recommended all this time; then the highest of those that were is chosen."""
+    catch_up_duration: Name = "30m"
+    """Within this time the job is to have read what its sources are behind; `0s`: that needs no capacity of its own."""
+    restart_time: Name = "1m"
+    """How long a rescaled job is expected to read nothing: it has to catch up with this, too."""
+
+
 class JobSpec(Resource, frozen=True, kw_only=True):
     """A pipeline that should run on a session cluster."""
 
@@ -164,6 +191,7 @@ class JobSpec(Resource, frozen=True, kw_only=True):
     on_delete: Literal["savepoint", "cancel"] = "savepoint"
     """What is done with the job when the resource is deleted: it is stopped with a savepoint, or cancelled."""
     savepoints: PeriodicSavepoints | None = None
+    autoscaler: Autoscaler | None = None
 
 
 class JobVersion(Resource, frozen=True, kw_only=True):
@@ -198,6 +226,9 @@ class Deployed(Resource, frozen=True, kw_only=True):
     job: str
     version: JobVersion
     parallelism: int
+    """As the spec says it."""
+    autoscaled: int = 0
+    """The parallelism that the autoscaler has chosen instead; 0 if it has chosen none."""
     attempt: str
     """What was tried: the version, where it was to start and why. The same is not tried again if it fails."""
     start: StartPoint | None = None
@@ -240,6 +271,58 @@ class SavepointRecord(Resource, frozen=True, kw_only=True):
     at_us: int
 
 
+class Rescale(Resource, frozen=True, kw_only=True):
+    """A change of parallelism that the autoscaler has decided on."""
+
+    time: str
+    """When, as RFC 3339."""
+    at_us: int
+    before: int
+    after: int
+    capacity: float
+    """Rows a second that the sources could have brought before, with the busiest subtask at work all the time."""
+
+
+class Ineffective(Resource, frozen=True, kw_only=True):
+    """A higher parallelism did not make the job faster: nothing above is tried for some hours, nor by this job."""
+
+    parallelism: int
+    since_us: int
+
+
+AutoscalerState = Literal[
+    "Collecting", "Balanced", "ScaleUp", "ScaleDown", "ScaleDownDelayed", "Limited", "Ineffective", "Refused"
+]
+
+
+class AutoscalerStatus(Resource, frozen=True, kw_only=True):
+    """What the autoscaler makes of the load of the job."""
+
+    state: AutoscalerState = "Collecting"
+    """`Collecting`: measurements are missing or too few. `Balanced`: the parallelism fits the load. `ScaleUp`,
+    `ScaleDown`: another one was chosen, or is recommended in a dry run. `ScaleDownDelayed`: a lower one has not been
+    recommended for long enough. `Limited`: a limit forbids more. `Ineffective`: more did not help. `Refused`: the cluster
+    has refused to rescale the job."""
+    recommended_parallelism: int = 0
+    """What the load asks for, within the limits; 0 as long as that is not known."""
+    reason: str = ""
+    """Why, as a sentence."""
+    last_rescale: Rescale | None = None
+    parallelism: int = 0
+    """What was chosen, and counts in place of `spec.parallelism`; 0 if nothing was."""
+    instead_of: int = 0
+    """The parallelism that the spec said then: another one counts for itself."""
+    job: str = ""
+    """The job that is measured."""
+    since_us: int = 0
+    """No measurement counts that is older."""
+    scale_down_since_us: int = 0
+    """Since when lower parallelisms are recommended; 0 if none is."""
+    scale_down_to: int = 0
+    """The highest of them."""
+    ineffective: Ineffective | None = None
+
+
 Phase = Literal["Pending", "Starting", "Running", "Ending", "Suspended", "Finished", "Failed"]
 
 
@@ -262,6 +345,7 @@ class JobStatus(Resource, frozen=True, kw_only=True):
     """When that was complete, as RFC 3339."""
     measured_at_us: int = 0
     """When these three were written down last: twice a minute, and whenever something else is, too."""
+    autoscaler: AutoscalerStatus | None = None
     conditions: tuple[Condition, ...] = ()
     savepoints: tuple[SavepointRecord, ...] = ()
     """Those that the operator has taken and that are kept, oldest first."""

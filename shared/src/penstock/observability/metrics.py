@@ -267,6 +267,24 @@ OPERATOR_FAILURES = Metric(
 OPERATOR_RESOURCES = Metric(
     "penstock_operator_resources", "gauge", "resources", ("kind", "ready"), "Resources of the operator on Kubernetes."
 )
+_RESOURCE: Final = ("namespace", "name")
+OPERATOR_PARALLELISM = Metric(
+    "penstock_operator_parallelism",
+    "gauge",
+    "parallelism",
+    _RESOURCE,
+    "Parallelism of the job of a resource with autoscaler.",
+)
+OPERATOR_RECOMMENDED = Metric(
+    "penstock_operator_recommended_parallelism", "gauge", "parallelism", _RESOURCE, "The one that its load asks for."
+)
+OPERATOR_RESCALES = Metric(
+    "penstock_operator_rescales_total",
+    "counter",
+    "rescales",
+    ("direction",),
+    "Changes of parallelism that autoscalers have decided on: ScaleUp, ScaleDown.",
+)
 
 JOB_METRICS: Final = (
     ROWS_IN, ROWS_OUT, LATE_ROWS, BAD_ROWS, FAILED_CALLS, FORGOTTEN_KEYS, LOST_CHANGES, PARTIAL_MATCHES,
@@ -280,6 +298,7 @@ SERVICE_METRICS: Final = (
     SCALING_FAILS, TASK_MANAGER_SLOTS, WORKER_MEMORY, RUNS, RUNS_ENDED,
     RUN_ATTEMPTS_LOST, RUN_SECONDS, RUN_STAGES, RUN_TASKS, SCHEDULES, SCHEDULE_DUE, SCHEDULE_BEHIND,
     SCHEDULE_STOPPED, SCHEDULE_FAILURES, OPERATOR_LEADING, OPERATOR_PASSES, OPERATOR_FAILURES, OPERATOR_RESOURCES,
+    OPERATOR_PARALLELISM, OPERATOR_RECOMMENDED, OPERATOR_RESCALES,
 )  # fmt: skip
 """The metrics of the services themselves."""
 CATALOGUE: Final = JOB_METRICS + SERVICE_METRICS
