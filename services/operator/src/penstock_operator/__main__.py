@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import sys
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from penstock.adapters.system_clock import SystemClock
+from penstock.errors import UsageError
 from penstock.service.http_server import (
     Readiness,
     ServiceOptions,
@@ -22,6 +25,7 @@ from penstock.service.process_exit import leave
 from penstock.settings import ClusterSettings
 from penstock_operator.clusters import Clusters
 from penstock_operator.controller import Controller
+from penstock_operator.converting import convert
 from penstock_operator.kubernetes import kubernetes_api
 from penstock_operator.lease import Lease
 from penstock_operator.metrics import Numbers, operator_samples
@@ -34,6 +38,7 @@ class OperatorOptions(ServiceOptions):
     """`penstock operator`."""
 
     namespace: list[str]
+    convert: Path | None = None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,7 +53,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--namespace", action="append", default=[], metavar="NAME",
         help="look after this namespace; several times for several, never for all of them",
     )  # fmt: skip
+    parser.add_argument(
+        "--convert", metavar="FILE", type=Path,
+        help="print the resources of Flink's operator in this file as Penstock's, say what to do about the rest, and end",
+    )  # fmt: skip
+    file: Path | None = parser.parse_args(argv).convert
+    if file is not None:
+        return _convert(file)
     return run_service(parser, argv, OperatorOptions, serve)
+
+
+def _convert(file: Path) -> int:
+    try:
+        sys.stdout.write(convert(file.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, UsageError) as error:
+        sys.stderr.write(f"penstock operator: --convert {file}: {error}\n")
+        return 2
+    return 0
 
 
 async def serve(_settings: ClusterSettings, options: OperatorOptions) -> None:
