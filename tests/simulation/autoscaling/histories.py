@@ -108,6 +108,14 @@ def long_batches(seed: int) -> None:
     _check(all(after > before for _, before, after in job.rescales), job, "it looks idle while it works")
 
 
+def uneven_splits(seed: int) -> None:
+    """Three subtasks are no faster than two on four splits; four are, and it is tried."""
+    spec = msgspec.structs.replace(SPEC, parallelism=2)
+    job = LoadedJob(seed, lambda _: 1_180, Costs(splits=4), noise=0.02, spec=spec).run(SETTLES_S)
+    _check_fits(job)
+    _check(4 <= job.parallelism <= 5, job, "it should run at 4")
+
+
 def hot_key(seed: int) -> None:
     """A higher parallelism that does not help is noticed, and not tried again, also when the load has been low since."""
     costs = Costs(hottest=0.5)
@@ -217,6 +225,6 @@ HISTORIES: dict[str, Callable[[int], None]] = {
     history.__name__: history
     for history in (
         doubles_and_halves, steady, hot_key, fixed_vertex, short_peaks, unmeasured, somebody_says_otherwise, dry_run,
-        limits, refused, within_the_band, backlog, jump, long_batches,
+        limits, refused, within_the_band, backlog, jump, long_batches, uneven_splits,
     )
 }  # fmt: skip

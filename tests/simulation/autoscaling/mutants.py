@@ -27,8 +27,11 @@ _ALL = (
     )),
     _mutant("hot_key", "what_did_not_help_is_tried_again", _Evaluating, "_judge", begins("return")),
     _mutant("fixed_vertex", "what_did_not_help_is_forgotten", _Evaluating, "_up", condition("tried", "INEFFECTIVE_US")),
+    _mutant("uneven_splits", "a_small_step_says_all", _Evaluating, "_judge", statement(
+        "_unjudged", "last", becomes="self._changes['ineffective'] = Ineffective(parallelism=2, since_us=self._now_us)",
+    )),
     _mutant("doubles_and_halves", "every_higher_parallelism_counts_as_in_vain", _Evaluating, "_judge", condition(
-        "expected", "capacity", becomes="True",
+        "expected", "capacity",
     )),
     _mutant("backlog", "nobody_catches_up", _Load, "_growth", condition("_catch_up_us")),
     _mutant("jump", "what_is_read_counts_as_what_is_written", autoscaling, "_trend", returned(
@@ -39,7 +42,7 @@ _ALL = (
     _mutant("dry_run", "a_dry_run_is_none", _Evaluating, "_rescaled", condition("dry_run")),
     _mutant("limits", "slots_do_not_matter", _Evaluating, "_most", condition("_spare")),
     _mutant("limits", "the_user_sets_no_limits", _Evaluating, "_up", statement(
-        "most", "wished", becomes="wished = target",
+        "most", "target", "wished", becomes="wished = target",
     )),
     _mutant("somebody_says_otherwise", "what_somebody_says_is_not_measured", autoscaling, "measured_status", condition(
         "instead_of",

@@ -6,6 +6,7 @@ What is measured is noisy, and at times missing.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ class Costs:
     """Share of the rows that come to the window."""
     hottest: float = 0.0
     """Share of the window's rows that are of one key: a higher parallelism does not divide them."""
+    splits: int = 0
+    """Of the source, each of which one subtask reads; 0: as many as there are subtasks."""
     fixed_s: float = 0.0
     """Per row that the window emits, a tenth of what comes: a last vertex has parallelism 1, whatever the job's is."""
 
@@ -118,7 +121,8 @@ class LoadedJob:
     def _busy_of(self, rows: float, parallelism: int) -> tuple[float, float, float]:
         """How much of their time the busiest subtasks of the vertices work at this rate."""
         costs = self.costs
-        share = max(1 / parallelism, costs.hottest)
+        dealt = math.ceil(costs.splits / parallelism) / costs.splits if costs.splits else 1 / parallelism
+        share = max(dealt, costs.hottest)
         window = rows * costs.kept * costs.window_s * share
         return rows * costs.read_s / parallelism, window, rows * costs.kept * 0.1 * costs.fixed_s
 

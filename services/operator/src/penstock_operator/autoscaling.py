@@ -161,6 +161,8 @@ class _Evaluating:
         self._window_us = duration_us(spec.metrics_window)
         self._parallelism = samples[-1].parallelism if samples else 0
         self._changes: dict[str, Any] = {"parallelism": 0} if spec.dry_run else {}
+        self._unjudged: Rescale | None = None
+        """The rescale that has led here, if it has brought nothing and was too small to say that nothing will."""
 
     def evaluation(self) -> Evaluation:
         problem, used = self._window()
@@ -226,6 +228,8 @@ class _Evaluating:
         if wished == self._parallelism:
             return self._said("Limited", f"{why}; parallelism {target} would be needed, and {limit}")
         self._judge(load)
+        if self._unjudged is not None:
+            wished = min(max(wished, 2 * self._unjudged.base), max(most, self._parallelism))
         tried = self._changes.get("ineffective", self._before.ineffective)
         if tried is not None and self._now_us - tried.since_us < INEFFECTIVE_US and wished > tried.parallelism:
             wished = max(self._parallelism, tried.parallelism)
@@ -248,15 +252,23 @@ class _Evaluating:
         return min(limits)
 
     def _judge(self, load: _Load) -> None:
-        """Whether the rescale that has led here made the job faster."""
+        """Whether the rescale that has led here made the job faster.
+
+        Splits and keys are dealt to subtasks whole: of four partitions two subtasks read two each, and of three one still
+        reads two. Only twice as many subtasks have less to do for certain.
+        """
         last, known = self._before.last_rescale, self._before.ineffective
-        if last is None or last.at_us < self._before.since_us or not last.before < last.after == self._parallelism:
+        if last is None or last.at_us < self._before.since_us or not last.base < last.after == self._parallelism:
             return
         if known is not None and known.since_us >= last.at_us:
             return
-        expected = last.capacity * (last.after / last.before - 1)
-        if load.capacity - last.capacity < THRESHOLD * expected:
-            self._changes["ineffective"] = Ineffective(parallelism=last.before, since_us=self._now_us)
+        expected = last.capacity * (last.after / last.base - 1)
+        if load.capacity - last.capacity >= THRESHOLD * expected:
+            return
+        if last.after < 2 * last.base and not load.waits_for_fixed:
+            self._unjudged = last
+        else:
+            self._changes["ineffective"] = Ineffective(parallelism=last.base, since_us=self._now_us)
 
     def _down(self, load: _Load, target: int, why: str) -> Evaluation:
         target = max(target, min(self._spec.min_parallelism, self._parallelism))
@@ -276,9 +288,11 @@ class _Evaluating:
     def _rescaled(self, state: AutoscalerState, load: _Load, parallelism: int, why: str) -> Evaluation:
         if self._spec.dry_run:
             return self._said(state, why)
+        judged = self._unjudged
         at = Rescale(
             at_us=self._now_us, time=rfc3339(self._now_us), before=self._parallelism, after=parallelism,
-            capacity=round(load.capacity, 3),
+            base=self._parallelism if judged is None else judged.base,
+            capacity=round(load.capacity, 3) if judged is None else judged.capacity,
         )  # fmt: skip
         self._changes |= {
             "recommended_parallelism": parallelism, "parallelism": parallelism, "last_rescale": at,
@@ -306,6 +320,8 @@ class _Load:
         busy = max(vertex.busy for vertex in vertices)
         self.capacity = sum(one.rows for one in self._sources.values()) / max(busy, ROUNDING)
         """Rows a second that the sources could bring, with the busiest subtask at work all the time."""
+        self.waits_for_fixed = any(vertex.busy == busy for vertex in self._fixed)
+        """Whether the busiest vertex has a parallelism of its own."""
 
     def stuck(self) -> str | None:
         """The name of a source that reads nothing, although there is something."""

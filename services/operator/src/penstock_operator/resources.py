@@ -279,8 +279,10 @@ class Rescale(Resource, frozen=True, kw_only=True):
     at_us: int
     before: int
     after: int
+    base: int
+    """The parallelism that the gain is judged by: not `before` where a step has led there that was too small to judge."""
     capacity: float
-    """Rows a second that the sources could have brought before, with the busiest subtask at work all the time."""
+    """Rows a second that the sources could have brought at `base`, with the busiest subtask at work all the time."""
 
 
 class Ineffective(Resource, frozen=True, kw_only=True):
