@@ -10,7 +10,8 @@ the fast way refuses is read again on its own; a block of lines with something a
 
 Timestamps are RFC 3339; what they have behind microseconds is cut. In the fast path they arrive as text and are parsed
 by Arrow, several times faster than as datetime objects; whatever that does not take, or takes more generously than RFC
-3339, goes the exact way.
+3339, goes the exact way. Of two values with one name the last counts; only the exact way looks whether a timestamp that
+is replaced so is one.
 """
 
 from __future__ import annotations
