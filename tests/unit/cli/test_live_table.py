@@ -7,6 +7,7 @@ import io
 import itertools
 import os
 import pty
+import signal
 import subprocess
 import sys
 import termios
@@ -220,6 +221,12 @@ print("left")
 LOG = "SET 'sql-client.execution.result-mode' = 'changelog';"
 
 
+def at_a_terminal() -> None:
+    """Of this process, whose Ctrl-C is heard also where the tests run in the background, with SIGINT ignored."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(("mode", "shown", "key"), [("", "2 rows after", b"q"), (LOG, "+U | a", b"\x03")])
 def test_a_query_without_an_end_is_shown_at_a_terminal_until_a_key_leaves_it(mode: str, shown: str, key: bytes) -> None:
@@ -229,7 +236,7 @@ def test_a_query_without_an_end_is_shown_at_a_terminal_until_a_key_leaves_it(mod
     process = subprocess.Popen(
         [sys.executable, "-c", f"MODE = {mode!r}\n{PROGRAM}"],
         stdin=follower, stdout=follower, stderr=follower, start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        preexec_fn=at_a_terminal,
         cwd=Path(__file__).parents[3], env={**os.environ, "TERM": "xterm"},
     )  # fmt: skip
     try:
