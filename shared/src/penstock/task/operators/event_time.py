@@ -4,8 +4,9 @@ Where the new time of a row is at most so much before the one that it had, the w
 they are held back by as much: `DelayingEventTimeOperator` does that, and keeps nothing. It is what Flink does behind an
 interval join (KeyedCoProcessOperatorWithWatermarkDelay). Otherwise watermarks follow from the rows: `EventTimeOperator`,
 Flink's TimestampsAndWatermarksOperator: what comes before says nothing about the new time, so its watermarks end here but
-for the last one, which is the end of the input. The state of the generator is not kept, as in Flink: after a restart it
-learns from the rows that come again, and what is behind it remembers how far it had come.
+for the last one, which is the end of the input. What a generator has learned is part of checkpoints, where Flink's learns
+it again: the same rows are late after a restart as without one. After a rescale subtasks get other rows, so that
+generators begin anew, and operators behind them remember how far event time had come.
 """
 
 from __future__ import annotations
