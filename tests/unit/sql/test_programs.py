@@ -22,6 +22,7 @@ from penstock.plan.operations.lookup_join import LookupJoin
 from penstock.plan.operations.read import Read
 from penstock.plan.operations.regular_join import RegularJoin
 from penstock.plan.operations.write import Write
+from penstock.sql.connectors import duration_setting
 from penstock.sql.parsing import statements
 from penstock.sql.programs import Program, Session
 from penstock.sql.text import SqlError, SqlText
@@ -352,6 +353,23 @@ CREATE TABLE customers (id BIGINT, name STRING, PRIMARY KEY (id) NOT ENFORCED)
 WITH ('connector' = 'jdbc', 'url' = 'jdbc:postgresql://localhost/shop', 'table-name' = 'customers', 'create' = 'true',
       'lookup.cache' = 'PARTIAL', 'lookup.partial-cache.expire-after-write' = '1 min');
 """
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("10 s", 10),
+        ("3 SECS", 3),
+        ("5 min", 300),
+        ("5 mins", 300),
+        ("1 h 30 minutes", 5_400),
+        ("500", 0.5),
+        ("2 days", 172_800),
+    ],
+)
+def test_durations_are_written_as_flink_writes_them(text: str, seconds: float) -> None:
+    """`5 mins` was five milliseconds once."""
+    assert duration_setting("cache", text) == seconds * 1_000_000
 
 
 def test_a_table_that_is_no_stream_is_asked_for_its_rows() -> None:

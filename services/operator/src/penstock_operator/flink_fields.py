@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from penstock.core.times import format_duration
+from penstock.core.times import FLINK_UNITS, duration_us, format_duration
 
 AUTOSCALER_PREFIX: Final = "job.autoscaler."
 MOST_SAVEPOINTS: Final = 40
@@ -19,15 +19,6 @@ DEFAULT_MOST: Final = 200
 """The highest parallelism that Flink's autoscaler chooses if nobody says another one."""
 Document = dict[str, Any]
 _DURATION: Final = re.compile(r"\s*(\d+)\s*([a-zµ]*)\s*", re.IGNORECASE)
-_UNITS: Final = {
-    "": 1_000, "us": 1, "µs": 1, "micro": 1, "micros": 1, "microsecond": 1, "microseconds": 1,
-    "ms": 1_000, "milli": 1_000, "millis": 1_000, "millisecond": 1_000, "milliseconds": 1_000,
-    "s": 1_000_000, "sec": 1_000_000, "secs": 1_000_000, "second": 1_000_000, "seconds": 1_000_000,
-    "m": 60_000_000, "min": 60_000_000, "mins": 60_000_000, "minute": 60_000_000, "minutes": 60_000_000,
-    "h": 3_600_000_000, "hour": 3_600_000_000, "hours": 3_600_000_000,
-    "d": 86_400_000_000, "day": 86_400_000_000, "days": 86_400_000_000,
-}  # fmt: skip
-"""Microseconds of the units that Flink reads; a number alone is milliseconds."""
 
 
 class CannotConvertError(Exception):
@@ -81,9 +72,10 @@ def duration(text: Any) -> str:
         CannotConvertError: it is none.
     """
     found = _DURATION.fullmatch(str(text))
-    if found is None or found[2].lower() not in _UNITS:
+    unit = FLINK_UNITS.get(found[2].lower() or "ms") if found is not None else None
+    if found is None or unit is None:
         raise CannotConvertError(f"{text!r} is no duration")
-    return format_duration(int(found[1]) * _UNITS[found[2].lower()])
+    return format_duration(duration_us(found[1] + unit))
 
 
 def _same(value: Any) -> Any:

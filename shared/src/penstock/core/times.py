@@ -25,6 +25,13 @@ _UNITS: Final = {
     "d": 86_400_000_000,
     "w": 7 * 86_400_000_000,
 }
+FLINK_UNITS: Final = {
+    "us": "us", "µs": "us", "micro": "us", "micros": "us", "microsecond": "us", "microseconds": "us",
+    "ms": "ms", "milli": "ms", "millis": "ms", "millisecond": "ms", "milliseconds": "ms",
+    "s": "s", "sec": "s", "secs": "s", "second": "s", "seconds": "s", "m": "m", "min": "m", "mins": "m", "minute": "m",
+    "minutes": "m", "h": "h", "hour": "h", "hours": "h", "d": "d", "day": "d", "days": "d",
+}  # fmt: skip
+"""How Flink's settings may write a unit of time, and how `duration_us` reads it. A number alone is milliseconds there."""
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)")
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)

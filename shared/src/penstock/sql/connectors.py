@@ -8,6 +8,7 @@ reads would be a mistake that nobody sees.
 from __future__ import annotations
 
 import inspect
+import re
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from urllib.parse import quote
 from penstock.connectors import lookups
 from penstock.connectors.base import ChangeSource
 from penstock.connectors.declaring import SourceOptions
-from penstock.core.times import duration_us
+from penstock.core.times import FLINK_UNITS, duration_us
 from penstock.errors import PipelineError, nearest
 from penstock.types import Schema
 
@@ -364,9 +365,5 @@ def duration_setting(key: str, text: str) -> int:
     Raises:
         PipelineError: it is no duration.
     """
-    words = text.replace(" ", "").lower()
-    for long, short in (("milliseconds", "ms"), ("millis", "ms"), ("seconds", "s"), ("second", "s"), ("sec", "s"),
-                        ("minutes", "m"), ("minute", "m"), ("min", "m"), ("hours", "h"), ("hour", "h"), ("days", "d"),
-                        ("day", "d")):  # fmt: skip
-        words = words.replace(long, short)
+    words = re.sub("[a-zµ]+", lambda unit: FLINK_UNITS.get(unit[0], unit[0]), text.replace(" ", "").lower())
     return duration_us(words if not words.isdigit() else f"{words}ms", key)
