@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import sys
 import tempfile
@@ -21,8 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.kafka_events import create_topic
-from benchmarks.kafka_jobs import PARALLELISM, service
-from benchmarks.live import penstock, send, submit
+from benchmarks.kafka_jobs import PARALLELISM, cluster_servers, service
+from benchmarks.live import age_ms, penstock, reader_of, send, submit
 from benchmarks.report import keep, machine
 
 WARM_S: Final = 8.0
@@ -48,15 +47,9 @@ def main() -> int:
 async def _measure(folder: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     from penstock.client import ClusterClient
     from penstock.platform.free_ports import free_port
-    from penstock.platform.parts import cached_parts
-    from penstock.platform.servers import Servers, plan_servers
-    from penstock.settings import settings_to_toml
 
-    servers = Servers(cached_parts(), folder / "servers", plan_servers(heap_mb=1_024))
     taken: set[int] = set()
     rest_port = free_port(taken)
-    rest = f"http://127.0.0.1:{rest_port}"
-    settings = servers.settings("bench", rest)
     coordinators = [service("coordinator", folder, free_port(taken), number=number) for number in range(2)]
     others = [
         service("dispatcher", folder, rest_port),
@@ -64,23 +57,21 @@ async def _measure(folder: Path, arguments: argparse.Namespace) -> list[dict[str
     ]
     results: list[dict[str, Any]] = []
     async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(servers.kill)
-        await servers.start()
-        (folder / "cluster.toml").write_text(settings_to_toml(settings))
-        os.environ["PENSTOCK_CLUSTER"] = str(folder / "cluster.toml")
+        servers = await stack.enter_async_context(cluster_servers(folder, rest_port))
+        brokers = servers.kafka.settings.brokers
         for each in [*coordinators, *others]:
             stack.push_async_callback(each.stop)
             await each.start()
-        cluster = await stack.enter_async_context(ClusterClient(rest))
+        cluster = await stack.enter_async_context(ClusterClient(f"http://127.0.0.1:{rest_port}"))
         topics = {"events": "events", "results": "results"}
         for topic in topics.values():
-            create_topic(settings.kafka.brokers, topic)
+            create_topic(brokers, topic)
         await asyncio.to_thread(submit, "totals", topics, arguments.interval, PARALLELISM)
         over = threading.Event()
         stack.callback(over.set)
-        ages = _Ages(settings.kafka.brokers, "results", over)
+        ages = _Ages(brokers, "results", over)
         work = [
-            threading.Thread(target=send, args=(settings.kafka.brokers, "events", arguments.rate, over), daemon=True),
+            threading.Thread(target=send, args=(brokers, "events", arguments.rate, over), daemon=True),
             ages,
         ]
         for thread in work:
@@ -125,17 +116,12 @@ class _Ages(threading.Thread):
         return oldest
 
     def run(self) -> None:
-        from confluent_kafka import Consumer, TopicPartition
-
-        consumer = Consumer({"bootstrap.servers": self._brokers, "group.id": self._topic,
-                             "isolation.level": "read_committed", "fetch.wait.max.ms": 10})  # fmt: skip
-        consumer.assign([TopicPartition(self._topic, partition, 0) for partition in range(4)])
+        consumer = reader_of(self._brokers, self._topic)
         while not self._over.is_set():
             records = consumer.consume(20_000, 0.01)
             now_us = time.time_ns() / 1_000
             for record in records:
-                age_ms = (now_us - json.loads(record.value() or b"")["sent_us"]) / 1_000
-                self._oldest_ms = max(self._oldest_ms, age_ms)
+                self._oldest_ms = max(self._oldest_ms, age_ms(record, now_us))
         consumer.close()
 
 

@@ -19,6 +19,7 @@ import os
 import sys
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -63,7 +64,7 @@ _PLACES: Final = ("slot", "subtask", "nowhere")
 
 @dataclass(frozen=True)
 class Trial:
-    """What is measured."""
+    """The settings of one measurement."""
 
     slots: int
     hops: int
@@ -115,7 +116,7 @@ class Measured:
 
 
 class DecisionLog:
-    """Appends what subtasks decide, and hands them what stands there."""
+    """Appends the decisions of subtasks to a log, reads it, and gives each subtask what it reads."""
 
     def __init__(self, log: Log, trial: Trial, partition: int) -> None:
         self.records = 0
@@ -177,7 +178,7 @@ class DecisionLog:
 M = TypeVar("M", bound=Determinate)
 
 
-class Subtask(Generic[M]):
+class Subtask(ABC, Generic[M]):
     """One machine, and what it commands."""
 
     def __init__(
@@ -226,13 +227,13 @@ class Subtask(Generic[M]):
         self._proposes_later = False
         self.propose()
 
+    @abstractmethod
     def proposals(self) -> list[AnyDecision]:
         """What the machine would decide now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def process(self, command: Process) -> Mapping[int, NDArray[np.float64]]:
         """When rows were made, by the partition of the next vertex."""
-        raise NotImplementedError
 
     def _outputs_of(self, dealt: Mapping[int, NDArray[np.float64]]) -> dict[OutputId, Output]:
         return {
@@ -260,9 +261,9 @@ class Subtask(Generic[M]):
         for _ in records:
             self.did(self.machine.confirmed(output))
 
+    @abstractmethod
     async def read(self) -> None:
         """Take input; until cancelled."""
-        raise NotImplementedError
 
     def _dealt(self, times: NDArray[np.float64]) -> dict[int, NDArray[np.float64]]:
         """By a key that no other row has."""
@@ -503,9 +504,10 @@ async def _all(folder: Path, arguments: argparse.Namespace) -> list[dict[str, An
                 min(arguments.processes, slots), arguments.row_bytes, servers.kafka.settings.brokers,
             )  # fmt: skip
             result = await _measure(trial, broker)
+            where = "obeyed at once" if decisions == "nowhere" else f"in a log per {decisions}"
             results.append(result)
             print(
-                f"{slots:3} slots, {hops} hops, decisions in a log per {decisions:8}: p50 {result['p50_ms']:6.1f}, p99 "
+                f"{slots:3} slots, {hops} hops, decisions {where}: p50 {result['p50_ms']:6.1f}, p99 "
                 f"{result['p99_ms']:6.1f} ms; {result['decision_records_per_s']:6.0f} decision records/s; cores: "
                 f"{result['cores']:.2f} and the broker's {result['broker_cores']:.2f}; {result['missing']} rows missing",
                 flush=True,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.kafka_events import create_topic
-from benchmarks.kafka_jobs import cluster_services, cpu_seconds
+from benchmarks.kafka_jobs import cluster_servers, cluster_services, cpu_seconds
 from benchmarks.live import penstock, submit
 from benchmarks.report import keep, machine
 
@@ -94,20 +94,11 @@ def main() -> int:
 
 async def _measure(folder: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     from penstock.platform.free_ports import free_port
-    from penstock.platform.parts import cached_parts
-    from penstock.platform.servers import Servers, plan_servers
-    from penstock.settings import settings_to_toml
 
-    servers = Servers(cached_parts(), folder / "servers", plan_servers(heap_mb=512))
     rest_port = free_port(set())
-    settings = servers.settings("bench", f"http://127.0.0.1:{rest_port}")
     parallelism, hosts = arguments.subtasks // STAGES, arguments.task_managers
     results: list[dict[str, Any]] = []
-    async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(servers.kill)
-        await servers.start()
-        (folder / "cluster.toml").write_text(settings_to_toml(settings))
-        os.environ["PENSTOCK_CLUSTER"] = str(folder / "cluster.toml")
+    async with cluster_servers(folder, rest_port, heap_mb=512) as servers:
         slots = -(-parallelism // hosts)
         async with cluster_services(servers, folder, rest_port, slots=slots, task_managers=hosts) as pids:
             parts = {
@@ -115,7 +106,7 @@ async def _measure(folder: Path, arguments: argparse.Namespace) -> list[dict[str
                 "coordinator": [pids[0]], "dispatcher": [pids[1]], "task managers": list(pids[2:]),
             }  # fmt: skip
             for interval in arguments.interval or ["10s", "1h"]:
-                brokers = settings.kafka.brokers
+                brokers = servers.kafka.settings.brokers
                 given = (brokers, parts, interval, parallelism, arguments.seconds)
                 results.append(await asyncio.to_thread(_idle, *given))
                 _print(results[-1])

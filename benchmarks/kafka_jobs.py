@@ -103,6 +103,24 @@ async def run_embedded(pipeline: str, parameters: dict[str, str], directory: Pat
     }
 
 
+@asynccontextmanager
+async def cluster_servers(folder: Path, rest_port: int, *, heap_mb: int = 1_024) -> AsyncGenerator[Servers]:
+    """Kafka, Redis and MinIO for a cluster whose settings are in this folder, and are those of this process."""
+    from penstock.platform.parts import cached_parts
+    from penstock.platform.servers import Servers, plan_servers
+    from penstock.settings import settings_to_toml
+
+    servers = Servers(cached_parts(), folder / "servers", plan_servers(heap_mb=heap_mb))
+    try:
+        await servers.start()
+        settings = servers.settings("bench", f"http://127.0.0.1:{rest_port}")
+        (folder / "cluster.toml").write_text(settings_to_toml(settings))
+        os.environ["PENSTOCK_CLUSTER"] = str(folder / "cluster.toml")
+        yield servers
+    finally:
+        await servers.kill()
+
+
 def service(name: str, folder: Path, port: int, *options: str, number: int = 0) -> ServiceProcess:
     """A service of the cluster whose settings are in this folder."""
     from penstock.platform.services import ServiceProcess

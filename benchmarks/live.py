@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
 import subprocess
@@ -19,11 +18,14 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.kafka_events import create_topic
-from benchmarks.kafka_jobs import PARALLELISM, cluster_services
+from benchmarks.kafka_jobs import PARALLELISM, cluster_servers, cluster_services
 from benchmarks.report import keep, machine
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
 
 PIPELINES = Path(__file__).parent / "live_pipelines.py"
 WARM_S = 8.0
@@ -45,23 +47,13 @@ def main() -> int:
 
 async def _measure(folder: Path, rate: int, intervals: Sequence[str]) -> list[dict[str, Any]]:
     from penstock.platform.free_ports import free_port
-    from penstock.platform.parts import cached_parts
-    from penstock.platform.servers import Servers, plan_servers
-    from penstock.settings import settings_to_toml
 
-    servers = Servers(cached_parts(), folder / "servers", plan_servers(heap_mb=1_024))
     rest_port = free_port(set())
-    settings = servers.settings("bench", f"http://127.0.0.1:{rest_port}")
     results: list[dict[str, Any]] = []
-    async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(servers.kill)
-        await servers.start()
-        (folder / "cluster.toml").write_text(settings_to_toml(settings))
-        os.environ["PENSTOCK_CLUSTER"] = str(folder / "cluster.toml")
-        async with cluster_services(servers, folder, rest_port):
-            for interval in intervals:
-                results.append(await asyncio.to_thread(_latency, settings.kafka.brokers, rate, interval))
-                print(_latency_line(results[-1]), flush=True)
+    async with cluster_servers(folder, rest_port) as servers, cluster_services(servers, folder, rest_port):
+        for interval in intervals:
+            results.append(await asyncio.to_thread(_latency, servers.kafka.settings.brokers, rate, interval))
+            print(_latency_line(results[-1]), flush=True)
     return results
 
 
@@ -104,13 +96,24 @@ def send(brokers: str, topic: str, rate: int, over: threading.Event) -> None:
     producer.flush(30)
 
 
-def _ages_ms(brokers: str, topic: str) -> list[float]:
-    """How old every hundredth result was when it was seen, in order."""
+def reader_of(brokers: str, topic: str) -> Consumer:
+    """Reads what is committed of a topic of results, from the beginning on."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": brokers, "group.id": topic, "isolation.level": "read_committed",
                          "fetch.wait.max.ms": 10})  # fmt: skip
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(4)])
+    return consumer
+
+
+def age_ms(record: Message, now_us: float) -> float:
+    """How long ago what a result is made of was sent."""
+    return (now_us - json.loads(record.value() or b"")["sent_us"]) / 1_000
+
+
+def _ages_ms(brokers: str, topic: str) -> list[float]:
+    """How old every hundredth result was when it was seen, in order."""
+    consumer = reader_of(brokers, topic)
     ages: list[float] = []
     first_s: float | None = None
     while first_s is None or time.perf_counter() < first_s + WARM_S + MEASURED_S:
@@ -119,7 +122,7 @@ def _ages_ms(brokers: str, topic: str) -> list[float]:
         if records and first_s is None:
             first_s = time.perf_counter()
         if first_s is not None and time.perf_counter() >= first_s + WARM_S:
-            ages += [(now_us - json.loads(record.value() or b"")["sent_us"]) / 1_000 for record in records[::100]]
+            ages += [age_ms(record, now_us) for record in records[::100]]
     consumer.close()
     return sorted(ages)
 
