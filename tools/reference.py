@@ -22,6 +22,7 @@ import penstock
 from penstock import Pipeline, connectors, spark, testing
 from penstock.connectors.base import Sink, Source
 from tools.reference_parts import INTRODUCTION, PARTS, Part
+from tools.site_reference import anchor_of
 
 _SECTION: Final = re.compile(r"(Args|Returns|Raises|Example):$")
 _WIDTH: Final = 110
@@ -31,7 +32,7 @@ _CALLED_BY_PENSTOCK: Final = (Pipeline, Source, Sink)
 
 def page() -> str:
     """The whole reference."""
-    contents = [f"* [{part.title}](#{_anchor(part.title)})" for part in PARTS]
+    contents = [f"* [{part.title}](#{anchor_of(part.title)})" for part in PARTS]
     return "\n".join([INTRODUCTION, *contents, "", *(line for part in PARTS for line in _part(part))])
 
 
@@ -39,10 +40,6 @@ def entries() -> Iterator[tuple[str, Any]]:
     """Everything that the page explains, by the name under which it stands there."""
     for part in PARTS:
         yield from part.entries
-
-
-def _anchor(title: str) -> str:
-    return re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-")
 
 
 def _part(part: Part) -> Iterator[str]:

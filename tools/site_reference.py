@@ -24,7 +24,7 @@ def pages(text: str) -> dict[str, str]:
     for family in families:
         title, _, body = family.partition("\n")
         body = re.sub(r"^### ", "## ", body, flags=re.MULTILINE)
-        made[_name(_anchor(title))] = f"# {title}\n\n{_LEAD}{body.lstrip()}"
+        made[_name(anchor_of(title))] = f"# {title}\n\n{_LEAD}{body.lstrip()}"
     return made
 
 
@@ -32,15 +32,15 @@ def pages(text: str) -> dict[str, str]:
 def page_of(anchor: str, root: Path) -> str:
     """The page that has the heading of an anchor; the first one if none has."""
     for name, text in pages((root / FILE).read_text(encoding="utf-8")).items():
-        if anchor in map(_anchor, re.findall(r"^##? (.*)$", text, re.MULTILINE)):
+        if anchor in map(anchor_of, re.findall(r"^##? (.*)$", text, re.MULTILINE)):
             return name
     return FIRST
 
 
+def anchor_of(title: str) -> str:
+    """Where a link to a title leads, as GitHub and the site name it."""
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+
+
 def _name(anchor: str) -> str:
     return f"reference-{anchor}.md"
-
-
-def _anchor(title: str) -> str:
-    """As GitHub and the site name titles."""
-    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")

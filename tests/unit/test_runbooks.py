@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tools.site_reference import anchor_of
 
 from penstock.cli.main import _parser
 
@@ -33,7 +34,7 @@ def sections() -> dict[str, str]:
 def anchors(page: Path) -> set[str]:
     """Where links can lead in a page, as GitHub and MkDocs name its titles."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M)
-    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+    return set(map(anchor_of, titles))
 
 
 def test_alerts_and_runbooks_are_in_step() -> None:

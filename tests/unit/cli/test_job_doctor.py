@@ -16,6 +16,7 @@ import httpx2
 import msgspec
 import pytest
 from msgspec.structs import replace
+from tools.site_reference import anchor_of
 
 from penstock import Pipeline, count, tumbling
 from penstock.cli import cluster, main
@@ -451,7 +452,7 @@ def test_causes_come_first() -> None:
 def anchors(page: Path) -> set[str]:
     """Where links can lead in a page."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M)
-    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+    return set(map(anchor_of, titles))
 
 
 def test_what_is_linked_to_exists() -> None:

@@ -235,13 +235,9 @@ def summary_of(found: Found) -> JobSummary:
 
 def failed_since_checkpoint(history: JobHistory) -> list[AttemptFailed]:
     """The attempts that failed behind the newest complete checkpoint, oldest first."""
-    failed: list[AttemptFailed] = []
-    for record in history.records:
-        if isinstance(record, Complete | SavepointRecord):
-            failed.clear()
-        elif isinstance(record, AttemptFailed):
-            failed.append(record)
-    return failed
+    complete = (record.seq for record in history.records if isinstance(record, Complete | SavepointRecord))
+    newest = max(complete, default=-1)
+    return [failure for failure in history.failures if failure.seq > newest]
 
 
 def attempts_of(found: Found) -> int:

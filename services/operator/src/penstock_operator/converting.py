@@ -35,7 +35,7 @@ Document = dict[str, Any]
 
 
 def convert(text: str) -> str:
-    """Resources of Flink's operator, as YAML, as those of Penstock. What was not converted stands in comments.
+    """Convert the YAML of Flink's operator to that of Penstock's. Comments say what was not converted, and what to do.
 
     Raises:
         UsageError: it is no YAML, or a document in it is none of Flink's resources.

@@ -135,7 +135,7 @@ class Observed:
     gone: frozenset[str] = frozenset()
     """Manifests of savepoints that were disposed of."""
     loads: tuple[LoadSample, ...] = ()
-    """What `job` did lately, oldest first: whoever looks remembers it, and begins anew after a crash."""
+    """The measurements of `job`, oldest first. The controller keeps them in memory, and begins anew after a crash."""
     spare_slots: int | None = None
     """Slots that `job` could have besides its own; None if that is not known."""
 
@@ -741,12 +741,10 @@ class _Deciding:
             return
         if (status.state, status.reason) != ("Refused", reason):
             self._tell("RescaleRefused", reason, warning=True)
-        stays = deployed.autoscaled or deployed.parallelism
-        self._set(
-            autoscaler=msgspec.structs.replace(
-                status, state="Refused", reason=reason, parallelism=stays, since_us=self._now_us
-            )
+        stays = msgspec.structs.replace(
+            status, state="Refused", reason=reason, parallelism=deployed.effective, since_us=self._now_us
         )
+        self._set(autoscaler=stays)
 
     # -- periodic savepoints --------------------------------------------------------------------------------------------
 

@@ -134,7 +134,7 @@ class Autoscaler(Resource, frozen=True, kw_only=True):
     """Whether the status only says which parallelism is recommended; `job.autoscaler.scaling.enabled: false` of Flink."""
     min_parallelism: Positive = 1
     max_parallelism: Positive
-    """What is chosen lies between these two, and so does `parallelism`, which the job starts with."""
+    """The autoscaler chooses between these two; `parallelism`, with which the job starts, must be between them, too."""
     utilization_target: Share = 0.7
     """Share of its time that the busiest subtask is to work at the parallelism that is chosen."""
     utilization_min: Share = 0.4
@@ -235,6 +235,11 @@ class Deployed(Resource, frozen=True, kw_only=True):
     since_us: int
     """When it was submitted; once the cluster has accepted it, when that was."""
     stable: bool = False
+
+    @property
+    def effective(self) -> int:
+        """The parallelism that it is submitted with."""
+        return self.autoscaled or self.parallelism
 
 
 class Stable(Resource, frozen=True, kw_only=True):

@@ -136,12 +136,7 @@ def submit_arguments(deployed: Deployed) -> list[str]:
     """What the command `penstock` is told."""
     version = deployed.version
     arguments = ["submit", _file(version), "--detach", "--job-id", deployed.job]
-    arguments += [
-        "--parallelism",
-        str(deployed.autoscaled or deployed.parallelism),
-        "--checkpoint-interval",
-        version.checkpoint_interval,
-    ]
+    arguments += ["--parallelism", str(deployed.effective), "--checkpoint-interval", version.checkpoint_interval]
     arguments += ["--restart", version.restart, "--state-backend", version.state_backend]
     arguments += [part for key, value in sorted(version.parameters.items()) for part in ("--param", f"{key}={value}")]
     if version.incremental_checkpoints:

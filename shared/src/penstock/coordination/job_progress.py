@@ -6,8 +6,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from msgspec import UNSET
-
 from penstock.coordination.cluster_view import AckView, TaskRates
 from penstock.coordination.job_summary import summary_lines
 from penstock.coordination.task_rates import RateMeter
@@ -30,6 +28,7 @@ from penstock.protocol.messages import (
     CheckpointAborted,
     Deploy,
     OperatorCounter,
+    OperatorMetrics,
     SubtaskId,
     TaskStatus,
 )
@@ -194,14 +193,14 @@ class JobProgress:
 
     def total(self, operator: str, counter: OperatorCounter) -> int:
         """A counter of an operator over all subtasks."""
-        metrics = [status.metrics[operator] for status in self.statuses.values() if operator in status.metrics]
-        return sum(getattr(one, counter) for one in metrics)
+        return sum(getattr(one, counter) for one in self._metrics(operator))
 
     def misspelt(self, operator: str) -> dict[str, str]:
         """See `OperatorMetrics.misspelt`, over all subtasks."""
-        metrics = [status.metrics[operator] for status in self.statuses.values() if operator in status.metrics]
-        found = [one.misspelt for one in metrics if one.misspelt is not UNSET]
-        return {name: near for each in found for name, near in each.items()}
+        return {name: near for one in self._metrics(operator) for name, near in one.misspelt_fields.items()}
+
+    def _metrics(self, operator: str) -> list[OperatorMetrics]:
+        return [status.metrics[operator] for status in self.statuses.values() if operator in status.metrics]
 
     def watermarks(self, vertex: str) -> list[int]:
         """Watermark per subtask of a vertex."""

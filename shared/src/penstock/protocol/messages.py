@@ -167,6 +167,11 @@ class OperatorMetrics(msgspec.Struct):
     """Of a source: optional fields that its records seem to spell otherwise, with the class ("Order.amuont"), each with
     the name that they have. Only where there are some."""
 
+    @property
+    def misspelt_fields(self) -> dict[str, str]:
+        """`misspelt`, empty where there are none."""
+        return {} if self.misspelt is msgspec.UNSET else self.misspelt
+
 
 OperatorCounter = Literal[
     "rows_in", "rows_out", "late_rows", "bad_rows", "state_bytes", "failed_calls", "forgotten_keys", "lost_changes"

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import polars as pl
 import pyarrow as pa
-from msgspec import UNSET
 
 from penstock.connectors import spark
 from penstock.connectors.base import (
@@ -94,7 +93,7 @@ class _Feed:
     @property
     def misspelt(self) -> dict[str, str]:
         """See `OperatorMetrics.misspelt`."""
-        return {} if self._metrics.misspelt is UNSET else self._metrics.misspelt
+        return self._metrics.misspelt_fields
 
     def take(self, fetched: Fetched) -> Iterator[pa.RecordBatch]:
         """Rows have come; yields what the chain sent."""

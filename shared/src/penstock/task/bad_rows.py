@@ -60,7 +60,7 @@ class RowValidator:
 
     def _tell(self, misspelt: Mapping[str, str], split_id: str) -> None:
         """Of each optional field that records seem to spell otherwise, once."""
-        known = {} if self.metrics.misspelt is msgspec.UNSET else self.metrics.misspelt
+        known = self.metrics.misspelt_fields
         owner = f"{self._source.row_type.__name__}." if self._source.row_type is not None else ""
         found = {f"{owner}{name}": near for name, near in misspelt.items()}
         for name in found.keys() - known.keys():
