@@ -10,7 +10,7 @@ import ast
 import inspect
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import inspect as types
@@ -19,6 +19,7 @@ from penstock_operator import resources
 from penstock_operator.resources import (
     GROUP,
     VERSION,
+    Autoscaler,
     ClusterSpec,
     ClusterStatus,
     JobSpec,
@@ -27,8 +28,15 @@ from penstock_operator.resources import (
     SavepointSpec,
     SavepointStatus,
 )
-
-Schema = dict[str, Any]
+from penstock_operator.rules import (
+    STABLE_AFTER_A_CHECKPOINT,
+    STARTS_WITHIN_LIMITS,
+    UTILIZATIONS_RISE,
+    Rule,
+    Schema,
+    unchanged,
+    with_rules,
+)
 
 
 @dataclass(frozen=True)
@@ -74,11 +82,15 @@ SAVEPOINT: Final = Kind(
     ),
 )  # fmt: skip
 KINDS: Final = (CLUSTER, JOB, SAVEPOINT)
-_FIXED: Final[dict[tuple[type, str], str]] = {
-    (JobSpec, "cluster"): "the state of a job lies in its cluster; make another PenstockJob for another one",
-    (SavepointSpec, "job"): "a savepoint is taken once; make another PenstockSavepoint",
+_OF_FIELDS: Final[dict[tuple[type, str], Rule]] = {
+    (JobSpec, "cluster"): unchanged("the state of a job lies in its cluster; make another PenstockJob for another one"),
+    (SavepointSpec, "job"): unchanged("a savepoint is taken once; make another PenstockSavepoint"),
 }
-"""What may not be changed, and why."""
+_OF_STRUCTS: Final[dict[type, tuple[Rule, ...]]] = {
+    JobSpec: (STABLE_AFTER_A_CHECKPOINT, STARTS_WITHIN_LIMITS),
+    Autoscaler: (UTILIZATIONS_RISE,),
+}
+"""What must be true of several fields together."""
 
 
 def definition(kind: Kind) -> Schema:
@@ -126,19 +138,22 @@ def _struct(struct: type[msgspec.Struct], *, defaults: bool) -> Schema:
             schema["description"] = text
         if defaults and field.default not in (msgspec.NODEFAULT, None, ""):
             schema["default"] = field.default
-        if reason := _FIXED.get((struct, field.name)):
-            schema["x-kubernetes-validations"] = [{"rule": "self == oldSelf", "message": reason}]
+        if rule := _OF_FIELDS.get((struct, field.name)):
+            schema |= with_rules(rule)
     required = [field.encode_name for field in info.fields if field.required]
     return {
         "type": "object",
         "description": _text(struct),
         **({"required": required} if required else {}),
         "properties": properties,
+        **(with_rules(*_OF_STRUCTS[struct]) if struct in _OF_STRUCTS else {}),
     }
 
 
 def _schema(kind: types.Type, *, defaults: bool) -> Schema:
     match kind:
+        case types.Metadata(type=inner, extra_json_schema=extra):
+            return {**_schema(inner, defaults=defaults), **(extra or {})}
         case types.StructType(cls=cls):
             return _struct(cls, defaults=defaults)
         case types.UnionType(types=parts):

@@ -13,6 +13,8 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from penstock_operator.rules import Addresses, Duration, OptionalDuration, PositiveDuration, RestartText
+
 GROUP: Final = "penstock.internal"
 """The API group. Nobody can own a name below `internal`, which is set aside for private use, so it cannot become another
 project's."""
@@ -79,7 +81,7 @@ class SecretKey(Resource, frozen=True, kw_only=True):
 class ClusterSpec(Resource, frozen=True, kw_only=True):
     """A session cluster that runs already, such as a release of the chart: where its dispatchers are reached."""
 
-    rest: Name
+    rest: Addresses
     """`http://HOST:PORT` of a dispatcher; several separated by commas."""
     token: SecretKey | None = None
     """The token that dispatchers demand; it must be one that may submit."""
@@ -119,11 +121,11 @@ class Source(Resource, frozen=True, kw_only=True):
 class PeriodicSavepoints(Resource, frozen=True, kw_only=True):
     """Savepoints that the operator takes by itself."""
 
-    every: Name
+    every: PositiveDuration
     """From one to the next, such as `1h`."""
     keep_count: Annotated[int, msgspec.Meta(ge=1, le=40)] = 5
     """So many of them are kept; older ones are disposed of once no job needs them."""
-    keep_age: str = ""
+    keep_age: OptionalDuration = ""
     """Those that are older are disposed of, too, such as `7d`; the newest one is kept at any age."""
 
 
@@ -141,15 +143,15 @@ class Autoscaler(Resource, frozen=True, kw_only=True):
     """The job is scaled down only if it would work less than this share of its time at the parallelism that it has."""
     utilization_max: Share = 0.9
     """The job is scaled up only if it would have to work more than this share of its time at that parallelism."""
-    metrics_window: Name = "5m"
+    metrics_window: PositiveDuration = "5m"
     """Load is the average over so long a time; nothing is chosen before there are measurements of all of it."""
-    stabilization_interval: Name = "2m"
+    stabilization_interval: Duration = "2m"
     """So long after all subtasks run, measurements do not count: the job works off what has waited for it."""
-    scale_down_interval: Name = "1h"
+    scale_down_interval: Duration = "1h"
     """A lower parallelism must be recommended all this time; then the highest of those that were is chosen."""
-    catch_up_duration: Name = "30m"
+    catch_up_duration: Duration = "30m"
     """Within this time the job is to have read what its sources are behind; `0s`: that needs no capacity of its own."""
-    restart_time: Name = "1m"
+    restart_time: Duration = "1m"
     """How long a rescaled job is expected to read nothing: it has to catch up with this, too."""
 
 
@@ -173,8 +175,8 @@ class JobSpec(Resource, frozen=True, kw_only=True):
     """How the state gets from the job that runs to the one that follows it. `savepoint`: the job is stopped with a
     savepoint. `last-checkpoint`: likewise, and one that has failed is continued from its last complete checkpoint.
     `stateless`: the job is cancelled, and the next one starts without state."""
-    checkpoint_interval: Name = "10s"
-    restart: Name = "exponential"
+    checkpoint_interval: PositiveDuration = "10s"
+    restart: RestartText = "exponential"
     """The restart strategy, as for `penstock submit --restart`."""
     state_backend: Literal["fs", "memory", "rocksdb"] = "fs"
     incremental_checkpoints: bool = False
@@ -184,7 +186,7 @@ class JobSpec(Resource, frozen=True, kw_only=True):
     """The key of a savepoint to start from, at first and whenever `restartNonce` changes."""
     restart_nonce: int = 0
     """Another number has the job started anew: from `fromSavepoint` if that is given, else from its own state."""
-    stable_within: Name = "5m"
+    stable_within: PositiveDuration = "5m"
     """A new version has so long to run with all subtasks and to complete a checkpoint."""
     rollback: bool = True
     """Whether the last stable version is run again if a new one does not become stable in time."""

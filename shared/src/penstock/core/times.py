@@ -32,7 +32,9 @@ FLINK_UNITS: Final = {
     "minutes": "m", "h": "h", "hour": "h", "hours": "h", "d": "d", "day": "d", "days": "d",
 }  # fmt: skip
 """How Flink's settings may write a unit of time, and how `duration_us` reads it. A number alone is milliseconds there."""
-_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)")
+_PART: Final = re.compile("([0-9]+(?:[.][0-9]+)?)(us|ms|s|m|h|d|w)")
+DURATION_PATTERN: Final = f"(?:{_PART.pattern})+"
+"""The regular expression of a duration, for those who check it elsewhere."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from penstock.core.times import duration_us
+from penstock.core.times import DURATION_PATTERN, duration_us
 from penstock.errors import PipelineError, UsageError, nearest
 from penstock.protocol.restarts import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
 
@@ -33,6 +33,12 @@ def _factor(text: str) -> float:
     return value
 
 
+_PATTERNS: Final[dict[Callable[[str], Any], str]] = {
+    _milliseconds: DURATION_PATTERN,
+    _count: "[0-9]+",
+    _factor: "[1-9][0-9]{0,2}(?:[.][0-9]+)?",
+}
+
 _STRATEGIES: Final[dict[str, tuple[type[Any], tuple[_Part, ...]]]] = {
     "none": (NoRestart, ()),
     "fixed-delay": (FixedDelay, (("attempts", _count), ("delay_ms", _milliseconds))),
@@ -47,6 +53,20 @@ _STRATEGIES: Final[dict[str, tuple[type[Any], tuple[_Part, ...]]]] = {
     ),
     "failure-rate": (FailureRate, (("failures", _count), ("interval_ms", _milliseconds), ("delay_ms", _milliseconds))),
 }
+
+
+def _pattern() -> str:
+    ways: list[str] = []
+    for name, (_, parts) in _STRATEGIES.items():
+        behind = ""
+        for _, read in reversed(parts):
+            behind = f"(?::{_PATTERNS[read]}{behind})?"
+        ways.append(name + behind)
+    return "|".join(ways)
+
+
+RESTART_PATTERN: Final = _pattern()
+"""The regular expression of what `parse_restart` reads, for those who check it elsewhere."""
 
 
 def restart_text(strategy: RestartStrategy) -> str:
