@@ -15,6 +15,8 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 STAND_INS: Final = ROOT / "infra" / "standins" / "build.sh"
+PROJECTS: Final = "penstock-test-"
+"""Begins the names of all that compose makes for a test."""
 START_S: Final = 60
 PID_FILES: Final = (Path("/run/docker.pid"), Path("/run/docker/containerd/containerd.pid"))
 
@@ -59,10 +61,19 @@ def engine(folder: Path) -> Generator[None]:
             assert process.poll() is None, f"dockerd ended while it started:\n{log_text}"
             assert time.monotonic() < end, f"dockerd does not answer within {START_S} s:\n{log_text}"
             time.sleep(0.5)
+        _remove_leftovers()
         yield
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
+
+
+def _remove_leftovers() -> None:
+    """Containers, networks and volumes of tests that were killed: an engine that starts runs the containers again."""
+    for kind, remove in (("container", ["--force"]), ("network", []), ("volume", [])):
+        every = ["--all"] if kind == "container" else []
+        if found := run("docker", kind, "ls", *every, "--quiet", "--filter", f"name={PROJECTS}").split():
+            run("docker", kind, "rm", *remove, *found)
 
 
 def _remove_if_stale(file: Path) -> None:

@@ -20,7 +20,7 @@ from penstock.errors import PipelineError
 from penstock.platform.free_ports import free_port
 
 from .committed import CommittedRows
-from .docker import STAND_INS, Compose, engine, run
+from .docker import PROJECTS, STAND_INS, Compose, engine, run
 from .orders import PARTITIONS, expected, windows
 
 pytestmark = [pytest.mark.timeout(1_500), pytest.mark.group("containers")]
@@ -50,7 +50,7 @@ class Demo:
         variables = {name: str(port) for name, port in ports.items()}
         self.ports = ports
         self.compose = Compose(
-            f"penstock-test-{secrets.token_hex(4)}",
+            f"{PROJECTS}{secrets.token_hex(4)}",
             variables
             | {"DEMO_ROWS": str(ROWS), "DEMO_RATE": str(RATE), "PENSTOCK_VERSION": "test", "PENSTOCK_TOKEN": TOKEN},
         )

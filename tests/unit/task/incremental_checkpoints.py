@@ -147,6 +147,6 @@ def incremental_checkpoints() -> Iterator[None]:
         patch.setattr(waiting_rows, "_HELD_ROWS", 3)
         patch.setattr(segments, "_PIECES_IN_MEMORY", 0)
         patch.setattr(Chain, "is_heavy", property(lambda chain: len(chain.runs) > MOST_DELTAS))
-        patch.setattr(operator, "OperatorContext", context_of)
+        patch.setattr("penstock.testing.harness.OperatorContext", context_of)
         yield
     assert deltas, "no snapshot had a delta"
