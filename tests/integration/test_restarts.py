@@ -6,10 +6,12 @@ import asyncio
 import os
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from embedded_runs import Attempt, Stress, compare, finish, settings
+from embedded_runs import Attempt, Stress, compare, finish, rows, settings
 from pipelines import CASES, Case, Result, source, write_files
 
 from penstock import Pipeline
@@ -18,8 +20,8 @@ from penstock.connectors import files
 from penstock.embedded import EmbeddedJob
 from penstock.errors import UsageError
 from penstock.jobmanager.job_shell import JobShell
-from penstock.protocol.jobevents import CaptureOffsets, OffsetsCaptured
-from penstock.protocol.joblog import StateBackend
+from penstock.protocol.jobevents import JobEvent, RecordStored
+from penstock.protocol.joblog import StateBackend, Terminated
 from penstock.savepoint.transfer import export_savepoint
 from penstock.state.rocks import backend as rocks
 from penstock.task import exchange, snapshot_objects, sources
@@ -71,34 +73,58 @@ def test_a_source_at_its_end_makes_no_key_group_old(expected: dict[str, Result],
     assert len(stress.history) == 3
 
 
+async def dies_behind(
+    step: str, job: EmbeddedJob, patched: pytest.MonkeyPatch, last: Callable[[Any], bool] = lambda _: True
+) -> None:
+    """Run a job whose leader takes no step behind this one, with the result that counts; then cancel the run."""
+    take, taken = getattr(JobShell, step), asyncio.Event()
+
+    async def takes(shell: JobShell, argument: Any) -> Any:
+        result = await take(shell, argument)
+        if last(result):
+            taken.set()
+            await asyncio.Event().wait()
+        return result
+
+    patched.setattr(JobShell, step, takes)
+    run = asyncio.create_task(job.run(resume=False))
+    await asyncio.wait_for(taken.wait(), 30)
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+
+
 def test_a_leader_that_dies_between_exchanges_and_begin(
     expected: dict[str, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next one begins at another parallelism: it neither waits for what is there to change nor writes into it."""
     case = next(case for case in CASES if case.name == "retimed")
     write_files(tmp_path / "in")
-    capture = JobShell._capture
-
-    async def interrupted() -> None:
-        made = asyncio.Event()
-
-        async def dies(shell: JobShell, command: CaptureOffsets) -> OffsetsCaptured:
-            await capture(shell, command)
-            made.set()
-            await asyncio.Event().wait()
-            raise AssertionError
-
-        with monkeypatch.context() as patched:
-            patched.setattr(JobShell, "_capture", dies)
-            job = EmbeddedJob(case.declare(tmp_path / "out", None), tmp_path / "state", settings(2))
-            run = asyncio.create_task(job.run(resume=False))
-            await asyncio.wait_for(made.wait(), 30)
-            run.cancel()
-            await asyncio.gather(run, return_exceptions=True)
-
-    asyncio.run(interrupted())
+    job = EmbeddedJob(case.declare(tmp_path / "out", None), tmp_path / "state", settings(2))
+    with monkeypatch.context() as patched:
+        asyncio.run(dies_behind("_capture", job, patched))
     finish(case.declare(tmp_path / "out", None), tmp_path / "state", settings(3), resume=True)
     compare(case.result(tmp_path / "out"), expected["retimed"], "resumed")
+
+
+def test_a_run_that_dies_behind_its_end_leaves_nothing_staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proofs of commits are needed until the end is recorded. If the run is killed then, resuming removes them."""
+
+    def pipeline() -> Pipeline:
+        p = Pipeline("ended")
+        p.read(source(None)).write(files.Sink(tmp_path / "out"))
+        return p
+
+    def is_end(events: list[JobEvent]) -> bool:
+        return any(isinstance(event, RecordStored) and isinstance(event.record, Terminated) for event in events)
+
+    with monkeypatch.context() as patched:
+        asyncio.run(dies_behind("_write", EmbeddedJob(pipeline(), tmp_path / "state", settings(2)), patched, is_end))
+    made, staging = rows(tmp_path / "out"), tmp_path / "out" / ".staging"
+    assert {path.suffix for path in staging.iterdir()} == {".committed"}
+    with pytest.raises(UsageError, match="has finished"):
+        finish(pipeline(), tmp_path / "state", resume=True)
+    assert list(staging.iterdir()) == []
+    assert rows(tmp_path / "out") == made != []
 
 
 @pytest.mark.parametrize(

@@ -208,8 +208,9 @@ class EmbeddedJob:
         await self._recover_sinks(history)
         async with self._services() as ended:
             outcome = await ended
-        if outcome.state in ("FINISHED", "STOPPED"):  # all is published: what is staged belongs to nobody
-            await self._recover_sinks(None)
+        history = await self._store.history(self.job)
+        if history.terminated is not None:
+            await self._recover_sinks(history)
         progress = self._require_coordinator().progress(self.job)
         error, seconds = self._error(outcome, progress), time.monotonic() - started
         return JobResult(self.job, outcome.state, outcome.reason, progress, error, self.graph, seconds)
@@ -323,6 +324,7 @@ class EmbeddedJob:
         if found is None:
             raise UsageError(f"--resume: {self._directory} holds no earlier run; start without --resume")
         if found.finished:
+            await self._recover_sinks(found.history)  # the run may have been killed between its end and its clean-up
             raise UsageError(
                 f"--resume: the run in {self._directory} has finished; start without --resume to run it again"
             )
@@ -336,9 +338,14 @@ class EmbeddedJob:
             return found.history
         return await self._submit(restore)
 
-    async def _recover_sinks(self, history: JobHistory | None) -> None:
-        """Let every sink remove staged parts that no complete checkpoint names. Nobody else runs: see `claimed`."""
-        restore = history.restore if history is not None else None
+    async def _recover_sinks(self, history: JobHistory) -> None:
+        """Let every sink remove the staged parts and proofs of commits that this job does not need any more.
+
+        A job that has ended needs those of the checkpoint that it retains, if it retains one. Nobody else runs: see
+        `claimed`.
+        """
+        retained = history.retained.restore if history.retained is not None else None
+        restore = history.restore if history.terminated is None else retained
         needed = staged_parts(await self._store.manifest(restore) if restore is not None else None)
         for operator, sink in self._sinks():
             await asyncio.to_thread(await asyncio.to_thread(sink.recover, needed.get(operator, []), operator))

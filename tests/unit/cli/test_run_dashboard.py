@@ -14,7 +14,8 @@ import pytest
 
 from penstock import Pipeline
 from penstock.cli.run_dashboard import dashboard
-from penstock.connectors import collecting, iterables
+from penstock.connectors import collecting, files, iterables
+from penstock.connectors.base import Sink
 from penstock.embedded import EmbeddedJob, EmbeddedSettings
 from penstock.errors import UsageError
 
@@ -24,7 +25,7 @@ class Row:
     n: int
 
 
-def job_of(sink: collecting.Sink, folder: Path, rate: float) -> EmbeddedJob:
+def job_of(sink: Sink, folder: Path, rate: float) -> EmbeddedJob:
     """A run that counts to a hundred."""
     p = Pipeline("numbers")
     p.read(iterables.Source([Row(n) for n in range(100)], rate=rate)).write(sink)
@@ -95,13 +96,15 @@ async def test_a_job_stopped_from_it_goes_on_from_the_savepoint(tmp_path: Path) 
 
 
 async def test_a_cancelled_job_has_nothing_to_resume(tmp_path: Path) -> None:
-    """That is what cancelling means: it says so."""
-    job = job_of(collecting.Sink(), tmp_path, rate=50)
+    """That is what cancelling means: it says so, and leaves neither staged rows nor proofs of commits."""
+    job = job_of(files.Sink(tmp_path / "out"), tmp_path, rate=50)
     async with dashboard(job, tmp_path, 0) as url, httpx2.AsyncClient(base_url=url) as http:
         running = asyncio.create_task(job.run(resume=False))
         await until_shown(http, lambda detail: detail["summary"]["last_checkpoint"] > 0)
         assert (await http.post("/penstock/v1/jobs/numbers/cancel", json={})).status_code == 202
         assert (await running).state == "CANCELED"
+    assert list((tmp_path / "out" / ".staging").iterdir()) == []
+    assert list((tmp_path / "out").glob("part-*"))
     with pytest.raises(UsageError, match="start without --resume"):
         await job_of(collecting.Sink(), tmp_path, rate=50).run(resume=True)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from penstock.protocol.jobevents import JobCommand, RequestDone
 from penstock.protocol.joblog import Complete
-from penstock.protocol.messages import Restore
 
 
 class AskedCheckpoints:
@@ -29,8 +28,7 @@ class AskedCheckpoints:
 
     def completed(self, record: Complete) -> list[JobCommand]:
         """Answer the requests that waited for this checkpoint: its COMPLETE is recorded."""
-        restore = Restore(record.checkpoint, record.manifest, record.sha256)
-        return [RequestDone(request, "completed", restore) for request in self._answered_by(record.checkpoint)]
+        return [RequestDone(request, "completed", record.restore) for request in self._answered_by(record.checkpoint)]
 
     def failed(self, checkpoint: int, reason: str) -> list[JobCommand]:
         """Refuse the requests that waited for this checkpoint: it failed."""

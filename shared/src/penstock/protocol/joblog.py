@@ -136,6 +136,11 @@ class Complete(Record, frozen=True, kw_only=True):
     refers: bool = False
     """Whether its manifest names objects of earlier checkpoints, which are kept as long as it is."""
 
+    @property
+    def restore(self) -> Restore:
+        """How an attempt is started from it."""
+        return Restore(self.checkpoint, self.manifest, self.sha256)
+
 
 class Savepoint(Record, frozen=True, kw_only=True):
     """The checkpoint is a savepoint: published, and self-contained unless `refers`: see `Complete`."""
@@ -332,7 +337,7 @@ class JobHistory:
     def restore(self) -> Restore | None:
         """The checkpoint that a new attempt starts from."""
         if self.complete is not None:
-            return Restore(self.complete.checkpoint, self.complete.manifest, self.complete.sha256)
+            return self.complete.restore
         return self.submit.restored_from if self.submit else None
 
     def check(self, record: AnyRecord) -> None:
