@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tests.simulation.mutating import Mutant, Patch, called, condition, returned, statement
 
-from penstock.connectors.files import writing as file_writing
 from penstock.connectors.files.local import LocalParts
 from penstock.connectors.files.writing import FileWriter
 from penstock.coordination.job_catalog import JobCatalog
@@ -23,7 +22,6 @@ from penstock.taskmanager.worker import WorkerService
 
 _SINKS = (
     Mutant(1, "recover_takes_newer_attempts_for_older", (
-        Patch(file_writing, "_is_older", condition("attempt_number", "<=", becomes="True")),
         Patch(sinks, "prepare_sink", statement("_check_turn"), also=(opening,)),
     )),
     Mutant(2, "commit_without_complete", (Patch(StagedParts, "to_commit", condition("_complete", becomes="True")),)),

@@ -152,18 +152,14 @@ def stage(sink: files.Sink, context: WriteContext, checkpoint: int = 1) -> Any:
     return committable
 
 
-def test_nothing_of_a_newer_attempt_is_removed(tmp_path: Path, write_context: Callable[..., Any]) -> None:
-    """An attempt that was thought dead removes what older ones staged, not its own parts, none with a higher number."""
+def test_what_other_attempts_staged_is_removed(tmp_path: Path, write_context: Callable[..., Any]) -> None:
+    """Also what an earlier job left whose attempts have higher numbers, and what a former version named otherwise."""
     sink = files.Sink(tmp_path)
-    _, own, newer = (stage(sink, write_context(attempt=str(n) * 32, number=n)) for n in (9, 10, 11))
-    legacy = tmp_path / ".staging" / f"sink--0-{'7' * 32}-1.jsonl"
-    legacy.write_text("{}")
-    proof = tmp_path / ".staging" / newer["proof"]
-    proof.touch()
-    sink.recover([], "sink", "10" * 32, 10)()
-    assert not legacy.exists()
-    left = {path.name for path in (tmp_path / ".staging").iterdir()}
-    assert left == {own["staged"], newer["staged"], proof.name}
+    _, own, higher = (stage(sink, write_context(attempt=str(n) * 32, number=n)) for n in (9, 10, 11))
+    (tmp_path / ".staging" / f"sink--0-{'7' * 32}-1.jsonl").write_text("{}")
+    (tmp_path / ".staging" / higher["proof"]).touch()
+    sink.recover([], "sink", "10" * 32)()
+    assert {path.name for path in (tmp_path / ".staging").iterdir()} == {own["staged"]}
 
 
 def test_what_comes_after_the_search_is_not_removed(tmp_path: Path, write_context: Callable[..., Any]) -> None:
@@ -192,9 +188,9 @@ def test_a_part_that_is_gone_without_a_proof_of_its_commit_is_an_error(
         writer.commit(lost)
     writer.commit(kept)
     visible(tmp_path)[0].unlink()
-    sink.recover([kept], "sink", "b" * 32, 2)()
+    sink.recover([kept], "sink", "b" * 32)()
     writer.commit(kept)
-    sink.recover([], "sink", "b" * 32, 2)()
+    sink.recover([], "sink", "b" * 32)()
     assert list((tmp_path / ".staging").iterdir()) == []
     with pytest.raises(LostPartError):
         writer.commit(kept)
@@ -207,7 +203,7 @@ def test_parts_of_a_version_without_proofs_are_committed(tmp_path: Path, write_c
     name = f"sink--0-{'7' * 32}-1.jsonl"
     (tmp_path / ".staging" / name).write_text("{}")
     committable = {"staged": name, "visible": "part-00000007-sink-0-77777777.jsonl"}
-    files.Sink(tmp_path).recover([committable], "sink", "b" * 32, 2)()
+    files.Sink(tmp_path).recover([committable], "sink", "b" * 32)()
     writer.commit(committable)
     assert [path.name for path in visible(tmp_path)] == [committable["visible"]]
     visible(tmp_path)[0].unlink()

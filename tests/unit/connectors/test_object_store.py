@@ -202,7 +202,7 @@ def test_recovery_and_forgetting(bucket: Path, write_context: Callable[..., Any]
     writer, kept = written(sink, write_context("ns/é"), 1)
     _, orphan = written(sink, write_context("ns/é", subtask=1), 2)
     sink.begin()()
-    sink.recover([kept], "ns/é", "b" * 32, 2)()
+    sink.recover([kept], "ns/é", "b" * 32)()
     assert names(bucket) == [f"out/.staging/{kept['staged']}", "out/notes.txt"]
     with pytest.raises(LostPartError, match="is gone, and nothing says that it became s3://orders/out/part-"):
         writer.commit(orphan)

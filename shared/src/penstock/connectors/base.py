@@ -626,10 +626,8 @@ class Sink(ABC):
         """
         return remove_nothing
 
-    def recover(
-        self, needed: Sequence[Any], operator: str | None = None, attempt: str = "", attempt_number: int | None = None
-    ) -> Removal:
-        """Called when an attempt starts: find staged parts that are not in `needed`.
+    def recover(self, needed: Sequence[Any], operator: str | None = None, attempt: str = "") -> Removal:
+        """Called when an attempt starts: find staged parts that are not in `needed`, of whichever attempt or job.
 
         The caller proves that the attempt is still the newest one after this has returned and before it calls the
         removal: a part of a newer attempt, or a row of it, cannot be among what was found before. So a thread of a dead
@@ -639,7 +637,6 @@ class Sink(ABC):
             needed: committables that stay, and the proofs of their commits.
             operator: limits that to the parts of one sink operator, because several may share a destination.
             attempt: its own parts stay, because its other writers may be open already.
-            attempt_number: parts of attempts with a higher number stay; None if there is no other attempt at all.
         """
         return remove_nothing
 

@@ -61,7 +61,7 @@ async def prepare_sink(
     if deploy.subtask.index != 0 or not isinstance(operation, Write):
         return
     sink, needed = operation.sink, staged_parts(manifest).get(operator, [])
-    recover = partial(sink.recover, needed, operator, deploy.attempt, deploy.attempt_number)
+    recover = partial(sink.recover, needed, operator, deploy.attempt)
     first, *others = (sink.begin, recover) if deploy.restore is None else (recover,)
 
     def reached() -> Removal:

@@ -453,11 +453,9 @@ class Sink(base.Sink):
             raise ExistingRowsError(_holds_rows(self.folder, found))
         return partial(remove_visible, folder, found)
 
-    def recover(
-        self, needed: Sequence[Any], operator: str | None = None, attempt: str = "", attempt_number: int | None = None
-    ) -> base.Removal:
+    def recover(self, needed: Sequence[Any], operator: str | None = None, attempt: str = "") -> base.Removal:
         """See `Sink.recover`."""
-        return leftovers(self._folder, needed, operator, attempt, attempt_number)
+        return leftovers(self._folder, needed, operator, attempt)
 
     def describe(self) -> Mapping[str, Any]:
         """See `Sink.describe`."""

@@ -13,7 +13,6 @@ of the folder it lies in: see `local` and `object_store`.
 from __future__ import annotations
 
 import importlib
-import re
 import threading
 import urllib.parse
 from collections.abc import Callable, Sequence
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 STAGING: Final = ".staging"
 PROOF: Final = ".committed"
 """Ends the name of the file that proves a commit."""
-_NUMBER: Final = re.compile(r"\d+-attempt(\d+)-")
 _GROUP_ROWS: Final = 100_000
 """Rows of a row group (record batch) of columnar formats, at least, the last one aside."""
 LARGEST_FILE_BYTES: Final = 1 << 30
@@ -234,15 +232,13 @@ def _once_each(work: Callable[[str], None], names: list[str]) -> Callable[[], No
     return run
 
 
-def leftovers(
-    folder: PartFolder, needed: Sequence[Any], operator: str | None, attempt: str, attempt_number: int | None
-) -> Removal:
+def leftovers(folder: PartFolder, needed: Sequence[Any], operator: str | None, attempt: str) -> Removal:
     """Removes the staged files and proofs (of one operator) that are there now and `Sink.recover` does not keep."""
     keep = {committable["staged"] for committable in needed}
     found = [
         name
         for name in folder.staged()
-        if name.removesuffix(PROOF) not in keep and _is_older(name, operator, attempt, attempt_number)
+        if name.removesuffix(PROOF) not in keep and _is_leftover(name, operator, attempt)
     ]
 
     def remove() -> None:
@@ -252,15 +248,12 @@ def leftovers(
     return remove
 
 
-def _is_older(name: str, operator: str | None, attempt: str, attempt_number: int | None) -> bool:
-    """Whether a file in the staging folder is of that operator, and of an attempt before this one."""
+def _is_leftover(name: str, operator: str | None, attempt: str) -> bool:
+    """Whether a file in the staging folder is of that operator, and of another attempt than this one."""
     owner, _, rest = name.rpartition("--")
     if operator is not None and owner != _quoted(operator):
         return False
-    if attempt and f"-{attempt}-" in rest:
-        return False
-    number = _NUMBER.match(rest)
-    return attempt_number is None or number is None or int(number[1]) <= attempt_number
+    return not attempt or f"-{attempt}-" not in rest
 
 
 def visible_parts(folder: PartFolder) -> list[str]:
