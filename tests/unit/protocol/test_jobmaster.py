@@ -39,10 +39,12 @@ from penstock.protocol.jobmaster import PUBLISH_AGAIN_MS, SLOTS_MS, JobMaster, P
 from penstock.protocol.messages import (
     Acknowledged,
     BarrierMarker,
+    CancelAttempt,
     CheckpointAborted,
     CheckpointCompleted,
     Declined,
     Deploy,
+    FinishAttempt,
     SubtaskId,
     SubtaskSnapshot,
     TaskStatus,
@@ -245,6 +247,22 @@ def test_a_new_leader_carries_a_complete_stop_on():
     assert heir.announced(Deploy) == []
     heir.report("running", published=1)
     assert heir.history.terminated == Terminated(seq=6, state="STOPPED", reason="asked")
+
+
+def test_a_new_leader_repeats_how_a_job_has_ended():
+    """The former one may have died before anybody heard of it: where all is published, subtasks end in order."""
+    shell = Shell()
+    shell.start()
+    shell.feed(Requested("r", "stop"))
+    shell.ack()
+    shell.report("running", published=1)
+    assert shell.history.terminated is not None
+    heir = Shell(shell.history)
+    heir.start(2)
+    assert [(command.attempt, command.final) for command in heir.announced(FinishAttempt)] == [
+        (shell.master.attempt, True)
+    ]
+    assert heir.announced(CancelAttempt) == []
 
 
 def test_a_new_leader_numbers_checkpoints_above_all_markers():

@@ -104,6 +104,16 @@ def test_the_end_of_a_job_stops_all_its_attempts(worker: WorkerMachine):
     assert worker.time_passed(1_000) == []
 
 
+def test_the_end_of_a_job_that_is_published_stops_all_other_attempts(worker: WorkerMachine):
+    """The newest one ends in order. An end that is not the job's leaves others alone."""
+    worker.command_read(deploy("a"), 0)
+    suspended = FinishAttempt(epoch=1, job="j", attempt="b")
+    assert worker.command_read(suspended, 0) == [HandToTasks(suspended)]
+    ended = FinishAttempt(epoch=1, job="j", attempt="b", final=True)
+    assert worker.command_read(ended, 0) == [HandToTasks(ended), StopTasks("j", "a", "the job has ended")]
+    assert worker.time_passed(1_000) == []
+
+
 def test_without_a_leader_the_tasks_are_stopped(worker: WorkerMachine):
     """Nobody watches them; a tick of the leader starts the time anew."""
     worker.command_read(deploy(), 0)

@@ -249,7 +249,7 @@ class JobMaster:
         self._announce.epoch = event.epoch
         if self.history.terminated is not None:
             self._move(Phase.TERMINATED)
-            return [self._announce.cancel("terminated", final=True)] if self.attempt else []
+            return self._end_attempt(self.history.terminated)
         self._opened = event
         self._book.seen(self.history.highest_checkpoint)
         for marker in event.markers:
@@ -626,11 +626,15 @@ class JobMaster:
 
     def _on_terminated_recorded(self, record: Terminated) -> list[JobCommand]:
         self._move(Phase.TERMINATED)
-        ended = JobEnded(record.state, record.reason)
+        return [*self._end_attempt(record), JobEnded(record.state, record.reason)]
+
+    def _end_attempt(self, record: Terminated) -> list[JobCommand]:
+        """The job has ended. Where everything is published, the subtasks also remove the proofs of their commits."""
+        if not self.attempt:
+            return []
         if record.state in ("FINISHED", "STOPPED"):
-            return [self._announce.finish(final=True), ended]
-        cancel = self._announce.cancel(record.reason or record.state, final=True)
-        return [cancel, ended] if self.attempt else [ended]
+            return [self._announce.finish(final=True)]
+        return [self._announce.cancel(record.reason or record.state, final=True)]
 
     def _move(self, phase: Phase) -> None:
         check_move(f"job {self.job}", MOVES, self.phases, phase)

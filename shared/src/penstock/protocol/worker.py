@@ -83,7 +83,8 @@ class WorkerMachine:
                 return [HandToTasks(command)]
             case FinishAttempt():
                 self._forget(command.job, command.attempt)
-                return [HandToTasks(command)]
+                others = self._stop_others(command.job, command.attempt, "the job has ended") if command.final else []
+                return [HandToTasks(command), *others]
             case CancelAttempt():
                 # The end of a job ends what a leader that was deposed meanwhile could not cancel any more, too.
                 attempt = "" if command.final else command.attempt
@@ -109,21 +110,19 @@ class WorkerMachine:
         if deploy.attempt_number < self._newest.get(deploy.job, 0):
             return []
         self._newest[deploy.job] = deploy.attempt_number
-        attempts = self._live.get(deploy.job, set())
-        commands: list[WorkerCommand] = [
-            StopTasks(deploy.job, attempt, "a newer attempt is deployed")
-            for attempt in sorted(attempts)
-            if attempt != deploy.attempt
-        ]
-        for stopped in commands:
-            assert isinstance(stopped, StopTasks)
-            self._forget(stopped.job, stopped.attempt)
+        commands = self._stop_others(deploy.job, deploy.attempt, "a newer attempt is deployed")
         identity = (deploy.job, deploy.attempt, deploy.subtask)
         if deploy.worker != self.worker or identity in self._started:
             return commands
         self._started.add(identity)
         self._live.setdefault(deploy.job, set()).add(deploy.attempt)
         return [*commands, StartTask(deploy)]
+
+    def _stop_others(self, job: str, attempt: str, reason: str) -> list[WorkerCommand]:
+        others = sorted(self._live.get(job, set()) - {attempt})
+        for other in others:
+            self._forget(job, other)
+        return [StopTasks(job, other, reason) for other in others]
 
     def _forget(self, job: str, attempt: str) -> None:
         attempts = self._live.get(job)
