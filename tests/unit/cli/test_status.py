@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock import Pipeline, count, tumbling
 from penstock.cli import cluster, main
 from penstock.cli.job_following import progress_of
-from penstock.cli.jobs import status_lines
+from penstock.cli.jobs import status_lines, warning_lines
 from penstock.cli.vertices import COLUMNS, Look, vertex_rows
 from penstock.client.documents import CheckpointView, JobDetail, JobSummary, TaskView, VertexView
 from penstock.connectors import collecting, generate
@@ -92,6 +92,17 @@ def test_counters_of_another_attempt_make_no_rate() -> None:
     row = shown(detail((5_000, 5_000), 900, 100), detail((10, 10), 5, 5, attempts=2))
     assert (row["rows/s"], row["busy"]) == ("", "50%")
     assert shown(None, detail((0, 0), 0, 0))["busy"] == ""
+
+
+def test_an_optional_field_that_records_spell_otherwise_is_named() -> None:
+    """Once, whichever subtasks of the source have found it."""
+    found = detail((10, 10), 5, 5)
+    assert warning_lines(found) == []
+    for task in found.vertices[0].tasks:
+        next(iter(task.metrics.values())).misspelt = {"Row.amuont": "amount"}
+    [line] = warning_lines(found)
+    assert line.startswith("warning: generate source: Row.amuont is in none of the first records")
+    assert "did you mean 'amount'" in line
 
 
 def test_what_subtasks_wait_for_is_said() -> None:

@@ -28,6 +28,7 @@ from penstock.cli.vertices import COLUMNS, RIGHT, Look, vertex_rows
 from penstock.client import ClusterClient
 from penstock.client.documents import ENDED, JobDetail, JobList
 from penstock.client.run_documents import RUN_ENDED, RunList
+from penstock.coordination.job_summary import misspelt_lines
 from penstock.core.names import shown
 from penstock.graph.jobgraph import graph_from_json
 from penstock.observability.metrics import Snapshot, samples
@@ -101,6 +102,8 @@ def status_command(command: OneJob) -> int:
     if detail.vertices:
         print()
         _print_vertices(detail, before, now)
+        for line in warning_lines(detail):
+            print(line)
     return 0
 
 
@@ -131,6 +134,12 @@ def status_lines(detail: JobDetail, now_us: int) -> list[str]:
         lines.append("no coordinator leads the cluster now; this is what the job's log says")
     lines += [f"failure      {failure}" for failure in detail.failures[-3:]]
     return lines
+
+
+def warning_lines(detail: JobDetail) -> list[str]:
+    """What the sources of a job have noticed in their records."""
+    found = misspelt_lines(graph_from_json(detail.graph), progress_of(detail).misspelt)
+    return [f"warning: {line}" for line in found]
 
 
 def _waiting_lines(detail: JobDetail) -> list[str]:

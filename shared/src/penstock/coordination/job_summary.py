@@ -47,15 +47,20 @@ def checkpoint_line(progress: JobProgress) -> str:
 def summary_lines(graph: JobGraph, progress: JobProgress, seconds: float) -> list[str]:
     """What was done, and where the result lies."""
     since = f" since checkpoint {progress.restored}" if progress.restored else ""
-    lines = [*row_lines(graph, progress.total, seconds, since), checkpoint_line(progress)]
-    for operator in graph.operators():
-        lines += [f"warning: {line}" for line in misspelt_lines(operator, progress.misspelt(operator.id))]
-    return lines
+    return [
+        *row_lines(graph, progress.total, seconds, since),
+        checkpoint_line(progress),
+        *(f"warning: {line}" for line in misspelt_lines(graph, progress.misspelt)),
+    ]
 
 
-def misspelt_lines(operator: JobOperator, misspelt: Mapping[str, str]) -> list[str]:
-    """What to say of optional fields of a source that its records seem to spell otherwise."""
-    return [f"{operator_name(operator)}: {advice(*each)}" for each in sorted(misspelt.items())]
+def misspelt_lines(graph: JobGraph, misspelt: Callable[[str], Mapping[str, str]]) -> list[str]:
+    """What to say of optional fields that records seem to spell otherwise; `misspelt` gives those of an operator."""
+    return [
+        f"{operator_name(operator)}: {advice(*each)}"
+        for operator in graph.operators()
+        for each in sorted(misspelt(operator.id).items())
+    ]
 
 
 def _fate(operator: JobOperator) -> str:

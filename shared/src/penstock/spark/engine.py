@@ -303,9 +303,8 @@ class SparkRun:
     def _warn_of_misspelt(self, reports: Iterable[Mapping[str, Any]]) -> None:
         """Say which optional fields the records seem to spell otherwise."""
         found = misspelt_fields(reports)
-        for operator in self.graph.operators():
-            for line in misspelt_lines(operator, found.get(operator.id, {})):
-                self.options.warn(line)
+        for line in misspelt_lines(self.graph, lambda operator: found.get(operator, {})):
+            self.options.warn(line)
 
     def _print_rows(self, reports: Iterable[Mapping[str, Any]]) -> None:
         """Hand the rows of console sinks to them, in the order of subtask and number."""
