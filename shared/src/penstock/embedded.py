@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -324,7 +324,8 @@ class EmbeddedJob:
         if found is None:
             raise UsageError(f"--resume: {self._directory} holds no earlier run; start without --resume")
         if found.finished:
-            await self._recover_sinks(found.history)  # the run may have been killed between its end and its clean-up
+            # It may have been killed between its end and its clean-up. Others may write there by now.
+            await self._recover_sinks(found.history, found.history.attempts)
             raise UsageError(
                 f"--resume: the run in {self._directory} has finished; start without --resume to run it again"
             )
@@ -338,17 +339,18 @@ class EmbeddedJob:
             return found.history
         return await self._submit(restore)
 
-    async def _recover_sinks(self, history: JobHistory) -> None:
-        """Let every sink remove the staged parts and proofs of commits that this job does not need any more.
+    async def _recover_sinks(self, history: JobHistory, attempts: Collection[str] | None = None) -> None:
+        """Let every sink remove the staged parts and proofs of commits (of these attempts) that this job does not need.
 
-        A job that has ended needs those of the checkpoint that it retains, if it retains one. Nobody else runs: see
+        A job that has ended needs those of the checkpoint that it retains, if it retains one. No attempt of it runs: see
         `claimed`.
         """
         retained = history.retained.restore if history.retained is not None else None
         restore = history.restore if history.terminated is None else retained
         needed = staged_parts(await self._store.manifest(restore) if restore is not None else None)
         for operator, sink in self._sinks():
-            await asyncio.to_thread(await asyncio.to_thread(sink.recover, needed.get(operator, []), operator))
+            remove = await asyncio.to_thread(sink.recover, needed.get(operator, []), operator, attempts=attempts)
+            await asyncio.to_thread(remove)
 
     def _sinks(self) -> list[tuple[str, Sink]]:
         return [(node.operator_id, node.operation.sink) for node in self._plan if isinstance(node.operation, Write)]

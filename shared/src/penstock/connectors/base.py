@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Protocol, runtime_checkable
 
@@ -626,8 +626,14 @@ class Sink(ABC):
         """
         return remove_nothing
 
-    def recover(self, needed: Sequence[Any], operator: str | None = None, attempt: str = "") -> Removal:
-        """Called when an attempt starts: find staged parts that are not in `needed`, of whichever attempt or job.
+    def recover(
+        self,
+        needed: Sequence[Any],
+        operator: str | None = None,
+        attempt: str = "",
+        attempts: Collection[str] | None = None,
+    ) -> Removal:
+        """Called when an attempt starts, and behind the end of a job: find staged parts that are not in `needed`.
 
         The caller proves that the attempt is still the newest one after this has returned and before it calls the
         removal: a part of a newer attempt, or a row of it, cannot be among what was found before. So a thread of a dead
@@ -637,6 +643,7 @@ class Sink(ABC):
             needed: committables that stay, and the proofs of their commits.
             operator: limits that to the parts of one sink operator, because several may share a destination.
             attempt: its own parts stay, because its other writers may be open already.
+            attempts: limits that to the parts of these attempts; None: of whichever attempt or job.
         """
         return remove_nothing
 

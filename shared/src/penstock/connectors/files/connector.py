@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import os
 from codecs import BOM_UTF8
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Unpack
@@ -453,9 +453,15 @@ class Sink(base.Sink):
             raise ExistingRowsError(_holds_rows(self.folder, found))
         return partial(remove_visible, folder, found)
 
-    def recover(self, needed: Sequence[Any], operator: str | None = None, attempt: str = "") -> base.Removal:
+    def recover(
+        self,
+        needed: Sequence[Any],
+        operator: str | None = None,
+        attempt: str = "",
+        attempts: Collection[str] | None = None,
+    ) -> base.Removal:
         """See `Sink.recover`."""
-        return leftovers(self._folder, needed, operator, attempt)
+        return leftovers(self._folder, needed, operator, attempt, attempts)
 
     def describe(self) -> Mapping[str, Any]:
         """See `Sink.describe`."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 import threading
 import urllib.parse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -232,13 +232,15 @@ def _once_each(work: Callable[[str], None], names: list[str]) -> Callable[[], No
     return run
 
 
-def leftovers(folder: PartFolder, needed: Sequence[Any], operator: str | None, attempt: str) -> Removal:
+def leftovers(
+    folder: PartFolder, needed: Sequence[Any], operator: str | None, attempt: str, attempts: Collection[str] | None
+) -> Removal:
     """Removes the staged files and proofs (of one operator) that are there now and `Sink.recover` does not keep."""
     keep = {committable["staged"] for committable in needed}
     found = [
         name
         for name in folder.staged()
-        if name.removesuffix(PROOF) not in keep and _is_leftover(name, operator, attempt)
+        if name.removesuffix(PROOF) not in keep and _is_leftover(name, operator, attempt, attempts)
     ]
 
     def remove() -> None:
@@ -248,12 +250,14 @@ def leftovers(folder: PartFolder, needed: Sequence[Any], operator: str | None, a
     return remove
 
 
-def _is_leftover(name: str, operator: str | None, attempt: str) -> bool:
-    """Whether a file in the staging folder is of that operator, and of another attempt than this one."""
+def _is_leftover(name: str, operator: str | None, attempt: str, attempts: Collection[str] | None) -> bool:
+    """Whether a file in the staging folder is of that operator, and of another attempt than this one (of `attempts`)."""
     owner, _, rest = name.rpartition("--")
     if operator is not None and owner != _quoted(operator):
         return False
-    return not attempt or f"-{attempt}-" not in rest
+    if attempt and f"-{attempt}-" in rest:
+        return False
+    return attempts is None or any(f"-{each}-" in rest for each in attempts)
 
 
 def visible_parts(folder: PartFolder) -> list[str]:
