@@ -52,7 +52,7 @@ async def test_a_parallelism_that_has_no_slots_is_refused_before_anything_stops(
 
 
 async def test_of_two_that_wait_for_slots_the_newest_counts():
-    """Who asked for the other one is told."""
+    """Who asked for the other one is told. The parallelism that the job has ends the waiting, and the job runs on."""
     cluster = Cluster(rate=1_000)
     await cluster.submit()
     try:
@@ -62,9 +62,15 @@ async def test_of_two_that_wait_for_slots_the_newest_counts():
         await cluster.request(RescaleJob(request="first", job=cluster.job, parallelism=50, wait=True))
         await cluster.request(RescaleJob(request="second", job=cluster.job, parallelism=60, wait=True))
         assert "another parallelism was asked for" in (await cluster.answer("first")).reason
+        await cluster.request(RescaleJob(request="second", job=cluster.job, parallelism=60, wait=True))
+        await cluster.request(RescaleJob(request="stay", job=cluster.job, parallelism=2, wait=True))
+        assert (await cluster.answer("stay")).outcome == "completed"
+        assert "another parallelism was asked for" in (await cluster.answer("second")).reason
+        assert await _begins(cluster) == 1
+        await cluster.request(RescaleJob(request="third", job=cluster.job, parallelism=50, wait=True))
         await cluster.request(CancelJob(request="cancel", job=cluster.job))
         assert (await cluster.answer("cancel")).outcome == "completed"
-        assert "the job ended before" in (await cluster.answer("second")).reason
+        assert "the job ended before" in (await cluster.answer("third")).reason
     finally:
         await cluster.stop()
 

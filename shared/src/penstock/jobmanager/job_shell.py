@@ -229,8 +229,10 @@ class JobShell:
             await self._answer(request.request, kind, "refused", str(error))
             return
         self._asked[request.request] = kind
+        if isinstance(request, RescaleJob) and await self._ends_waiting(request, requested):
+            return
         if waits:
-            await self._wait_for_slots(requested)
+            self._waiting = requested
         else:
             self.tell(requested)
 
@@ -291,11 +293,19 @@ class JobShell:
         assert requested.changed is not None
         return self._around.slots_lacking(self.job, requested.changed.topology.slot_count)
 
-    async def _wait_for_slots(self, requested: Requested) -> None:
-        """The newest such request counts."""
-        former, self._waiting = self._waiting, requested
-        if former is not None:
-            await self._request_done(RequestDone(former.request, "refused: another parallelism was asked for"))
+    async def _ends_waiting(self, request: RescaleJob, requested: Requested) -> bool:
+        """The newest request counts, also over one that waits; whether nothing is left to do for it."""
+        former = self._waiting
+        if former is None or former.request == request.request:  # this one was sent twice
+            return former is not None
+        self._waiting = None
+        await self._request_done(RequestDone(former.request, "refused: another parallelism was asked for"))
+        if request.parallelism != self.graph.parallelism:
+            return False
+        assert requested.changed is not None
+        self._around.slots_wanted(self.job, requested.changed.topology.slot_count)
+        await self._request_done(RequestDone(requested.request, "rescaled"))
+        return True
 
     def _look_for_slots(self) -> None:
         """Let the request that waits be carried out once there are slots for it."""
