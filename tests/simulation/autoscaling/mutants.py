@@ -25,13 +25,19 @@ _ALL = (
     _mutant("short_peaks", "the_newest_measurement_decides", _Evaluating, "_window", statement(
         "used", "first", becomes="used = counted[-2:]",
     )),
-    _mutant("hot_key", "what_did_not_help_is_tried_again", _Evaluating, "_judge", begins("return")),
+    _mutant("hot_key", "what_did_not_help_is_tried_again", _Evaluating, "_judge", begins("return False")),
     _mutant("fixed_vertex", "what_did_not_help_is_forgotten", _Evaluating, "_up", condition("tried", "INEFFECTIVE_US")),
-    _mutant("uneven_splits", "a_small_step_says_all", _Evaluating, "_judge", statement(
+    _mutant("uneven_splits", "a_small_step_says_all", _Evaluating, "_note_in_vain", statement(
         "_unjudged", "last", becomes="self._changes['ineffective'] = Ineffective(parallelism=2, since_us=self._now_us)",
     )),
-    _mutant("doubles_and_halves", "every_higher_parallelism_counts_as_in_vain", _Evaluating, "_judge", condition(
-        "expected", "capacity",
+    _mutant("doubles_and_halves", "every_higher_parallelism_counts_as_in_vain", _Evaluating, "_judge", statement(
+        "in_vain", "capacity", becomes="in_vain = True",
+    )),
+    _mutant("shared_slots", "every_subtask_has_a_processor_of_its_own", autoscaling, "_shared", statement(
+        "worker", "share", becomes="found[f'{worker}/{vertex.counts.id}'] = [(vertex, share)]",
+    )),
+    _mutant("costlier_rows", "a_rescale_is_judged_for_ever", _Evaluating, "_judge", statement(
+        "_changes", "after", becomes="pass",
     )),
     _mutant("backlog", "nobody_catches_up", _Load, "_growth", condition("_catch_up_us")),
     _mutant("jump", "what_is_read_counts_as_what_is_written", autoscaling, "_trend", returned(

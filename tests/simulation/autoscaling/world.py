@@ -1,6 +1,7 @@
 """A job under a load that changes, and an operator that looks at it, decides, and may die in between.
 
-Rows wait in a queue, as in a topic; a vertex needs so much time for a row; a rescaled job reads nothing for a while.
+Rows wait in a queue, as in a topic; a vertex needs so much time for a row, and those in a slot share one processor; a
+rescaled job reads nothing for a while.
 What is measured is noisy, and at times missing.
 """
 
@@ -42,6 +43,8 @@ class Costs:
     """Share of the window's rows that are of one key: a higher parallelism does not divide them."""
     splits: int = 0
     """Of the source, each of which one subtask reads; 0: as many as there are subtasks."""
+    last_s: float = 0.0
+    """Per row that the window emits, at the parallelism of the job."""
     fixed_s: float = 0.0
     """Per row that the window emits, a tenth of what comes: a last vertex has parallelism 1, whatever the job's is."""
 
@@ -116,15 +119,16 @@ class LoadedJob:
 
     def capacity(self, parallelism: int) -> float:
         """Rows a second that it can read."""
-        return 1 / max(self._busy_of(1.0, parallelism))
+        return 1 / sum(self._busy_of(1.0, parallelism))
 
     def _busy_of(self, rows: float, parallelism: int) -> tuple[float, float, float]:
-        """How much of their time the busiest subtasks of the vertices work at this rate."""
+        """How much of their time the subtasks in the busiest slot work at this rate."""
         costs = self.costs
         dealt = math.ceil(costs.splits / parallelism) / costs.splits if costs.splits else 1 / parallelism
         share = max(dealt, costs.hottest)
         window = rows * costs.kept * costs.window_s * share
-        return rows * costs.read_s / parallelism, window, rows * costs.kept * 0.1 * costs.fixed_s
+        last = rows * costs.kept * 0.1 * (costs.fixed_s + costs.last_s / parallelism)
+        return rows * costs.read_s * dealt, window, last
 
     def _works(self) -> LoadSample | None:
         self.behind += self.written(self.at_s) * STEP_S
@@ -145,6 +149,8 @@ class LoadedJob:
         came = (rows, rows * self.costs.kept, rows * self.costs.kept * 0.1)
         for name, busy, each in zip(("v0", "v1", "v2"), self._busy_of(rows, self.parallelism), came, strict=True):
             worked, total, counted = self._counters.get(name, (0, 0, 0))
+            if name == "v0" and self.behind > 0 and not (self.costs.hottest or self.costs.fixed_s):
+                busy = 1.0  # nothing holds it up, there is always something to read, and meanwhile the others work
             noisy = min(1.0, max(0.0, busy * (1 + self.random.gauss(0, self.noise))))
             now = (
                 worked + round(noisy * STEP_S * SECOND_US),
@@ -159,12 +165,12 @@ class LoadedJob:
         def counts(name: str, words: str, parallelism: int, source: str = "", **more: Any) -> VertexCounts:
             worked, total, counted = self._reported.get(name, (0, 0, 0))
             inputs = ((source, counted),) if source else ()
-            return VertexCounts(name, words, parallelism, ((worked, total),), counted, inputs, **more)
+            return VertexCounts(name, words, parallelism, ((worked, total),), ("worker",), counted, inputs, **more)
 
         vertices = (
             counts("v0", "read", self.parallelism, behind=self._waiting(rows)),
             counts("v1", "window", self.parallelism, "v0"),
-            counts("v2", "last", 1, "v1", scales=False),
+            counts("v2", "last", 1 if self.costs.fixed_s else self.parallelism, "v1", scales=not self.costs.fixed_s),
         )
         since_us = 10**12 + round(self.running_since_s * SECOND_US)
         return LoadSample(self.now_us, since_us, self.parallelism, vertices)

@@ -385,7 +385,10 @@ class World:
             return ()
         busy = self.load.choice((0.1, 0.6, 1.0)) if self.failures else min(1.0, 1.8 / job.parallelism)
         worked = round(busy * TICK_US)
-        counts = [VertexCounts("v0", "read", job.parallelism, ((n * worked, n * TICK_US),), n * 100) for n in (1, 2)]
+        counts = [
+            VertexCounts("v", "read", job.parallelism, ((n * worked, n * TICK_US),), ("worker",), n * 100)
+            for n in (1, 2)
+        ]
         ages = (TICK_US, 0)
         return tuple(LoadSample(self.now_us - a, 0, job.parallelism, (c,)) for a, c in zip(ages, counts, strict=True))
 

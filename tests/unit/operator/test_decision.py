@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -120,6 +122,35 @@ def test_what_the_autoscaler_has_chosen_goes_from_job_to_job() -> None:
     fewer = msgspec.structs.replace(spec, autoscaler=Autoscaler(max_parallelism=4))
     assert started(fewer, status) == (False, 1, 4), "limits of today count"
     assert started(msgspec.structs.replace(spec, autoscaler=None), status) == (False, 1, 0)
+
+
+def test_a_rescale_that_waits_for_slots_is_withdrawn() -> None:
+    """When somebody says what the job has, and, if it was the autoscaler's, when slots do not come in time."""
+    scaled = AutoscalerStatus(parallelism=6, instead_of=1)
+    waits = Observed(job=JobSeen("RUNNING", 1, all_running=True, last_checkpoint=5), answer=Answered("pending"))
+    wide = msgspec.structs.replace(SPEC, parallelism=4)
+    said = decide(wide, status_of(), waits, 1, uid="u", generation=2).status
+    assert decide(wide, said, waits, 10**12, uid="u", generation=2).status.step == said.step, "people have time"
+    (back,) = decide(SPEC, said, waits, 2, uid="u", generation=3).actions
+    assert isinstance(back, Ask)
+    assert (back.kind, back.parallelism) == ("rescale", 1)
+
+    spec = msgspec.structs.replace(SPEC, autoscaler=Autoscaler(max_parallelism=8))
+    status = msgspec.structs.replace(status_of(), autoscaler=scaled)
+    asked = decide(spec, status, waits, 1, uid="u", generation=1).status
+    assert asked.step is not None
+    assert (asked.step.why, asked.step.parallelism) == ("autoscaler", 6)
+    assert decide(spec, asked, waits, 300 * 10**6, uid="u", generation=1).status.step == asked.step
+    busy = replace(waits, job=JobSeen("RUNNING", 1, all_running=True, last_checkpoint=5, is_ending=True))
+    assert decide(spec, asked, busy, 10**12, uid="u", generation=1).status.step == asked.step
+    late = decide(spec, asked, waits, 10**12, uid="u", generation=1)
+    assert [(one.kind, one.parallelism) for one in late.actions if isinstance(one, Ask)] == [("rescale", 1)]
+    assert [event.reason for event in late.events] == ["RescaleRefused"]
+    done = replace(waits, answer=Answered("completed"))
+    stays = decide(spec, late.status, done, 10**12 + 1, uid="u", generation=1)
+    assert (stays.status.step, stays.actions) == (None, ())
+    assert stays.status.autoscaler is not None
+    assert (stays.status.autoscaler.parallelism, stays.status.problem) == (1, "")
 
 
 def test_nothing_is_done_for_a_cluster_that_is_not_seen() -> None:

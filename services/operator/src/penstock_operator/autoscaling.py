@@ -4,7 +4,9 @@ The model is that of Flink's operator (FLIP-271) and of DS2 (Kalavri et al., OSD
 share `busy` of their time on `rows` rows a second could work on `rows / busy`, its true processing rate. What it should
 be able to do follows from the sources: what is written to them (what they read, and by how much they fall behind), what
 they have to catch up with, and from there on, vertex by vertex, the rows that go out for those that come in. Flink
-scales vertex by vertex, a job here as a whole: so it gets what the vertex wants that wants most.
+scales vertex by vertex, and its subtasks have threads of their own. A job here is scaled as a whole, and the subtasks in
+a slot share a process that does one thing at a time: so what has to fit is the work of all of them, and the job gets what
+the slot wants that wants most.
 """
 
 from __future__ import annotations
@@ -41,8 +43,10 @@ class VertexCounts:
     parallelism: int
     spent_us: tuple[tuple[int, int], ...]
     """Of each subtask how long it has worked, and how long altogether: worked, waited for input, or been held up."""
+    workers: tuple[str, ...]
+    """Of each subtask the process that it shares with others."""
     rows: int
-    """Rows that have come in; of a source: that it has emitted."""
+    """Rows that have come in; of a source: that it has read, bad ones included, because `behind` counts those, too."""
     inputs: tuple[tuple[str, int], ...] = ()
     """Vertices that rows come from, and how many those have sent."""
     behind: int | None = None
@@ -60,8 +64,8 @@ class VertexLoad:
 
     counts: VertexCounts
     """The newest."""
-    busy: float
-    """Share of its time that its busiest subtask works: so a job is scaled by what is hottest, not by the average."""
+    busy: tuple[float, ...]
+    """Of each subtask the share of its time that it works."""
     rows: float
     """Rows a second."""
     inputs: tuple[tuple[str, float], ...]
@@ -197,11 +201,13 @@ class _Evaluating:
         return "", used
 
     def _unbroken(self, since_us: int) -> list[LoadSample]:
-        """Those since then, as far back as there is no hole and the parallelism was the same."""
+        """Those since then, as far back as there is no hole, the same subtasks ran, and the clock went forwards."""
         found: list[LoadSample] = []
+        newest = self._samples[-1]
         for sample in reversed(self._samples):
-            later_us = found[-1].at_us if found else self._now_us
-            broken = sample.parallelism != self._parallelism or later_us - sample.at_us > HOLE_US
+            later_us = found[-1].at_us if found else self._now_us + 1
+            others = (sample.parallelism, sample.running_since_us) != (newest.parallelism, newest.running_since_us)
+            broken = others or not 0 < later_us - sample.at_us <= HOLE_US
             if broken or sample.at_us < since_us:
                 break
             found.append(sample)
@@ -214,7 +220,10 @@ class _Evaluating:
         too_many, _ = load.needed(self._spec.utilization_min)
         too_few, hottest = load.needed(self._spec.utilization_max)
         target = math.ceil(load.needed(self._spec.utilization_target, restarts=True)[0] - ROUNDING)
+        in_vain = self._judge(load)
         if too_few > now + ROUNDING:
+            if in_vain:
+                self._note_in_vain(load)
             return self._up(load, max(target, now), load.described(hottest, now))
         if too_many < now - ROUNDING and target < now:
             return self._down(load, target, load.described(hottest, now))
@@ -225,9 +234,6 @@ class _Evaluating:
         most, limit = self._most(load)
         wished = min(target, max(most, self._parallelism))
         self._changes |= {"recommended_parallelism": wished, "scale_down_since_us": 0, "scale_down_to": 0}
-        if wished == self._parallelism:
-            return self._said("Limited", f"{why}; parallelism {target} would be needed, and {limit}")
-        self._judge(load)
         if self._unjudged is not None:
             wished = min(max(wished, 2 * self._unjudged.base), max(most, self._parallelism))
         tried = self._changes.get("ineffective", self._before.ineffective)
@@ -237,6 +243,8 @@ class _Evaluating:
             if wished == self._parallelism:
                 why = f"{why}; more than parallelism {tried.parallelism} did not make it faster"
                 return self._said("Ineffective", why)
+        if wished == self._parallelism:
+            return self._said("Limited", f"{why}; parallelism {target} would be needed, and {limit}")
         return self._rescaled("ScaleUp", load, wished, why)
 
     def _most(self, load: _Load) -> tuple[int, str]:
@@ -251,20 +259,28 @@ class _Evaluating:
             limits.append((slots, f"the cluster has slots for {slots}"))
         return min(limits)
 
-    def _judge(self, load: _Load) -> None:
-        """Whether the rescale that has led here made the job faster.
+    def _judge(self, load: _Load) -> bool:
+        """Whether the rescale that has led here made the job no faster. One that did is no longer judged: that rows cost
+        more one day is no fault of it."""
+        last, known = self._before.last_rescale, self._before.ineffective
+        if last is None or last.at_us < self._before.since_us or not last.base < last.after == self._parallelism:
+            return False
+        if known is not None and known.since_us >= last.at_us:
+            return False
+        expected = last.capacity * (last.after / last.base - 1)
+        in_vain = load.capacity - last.capacity < THRESHOLD * expected
+        if not in_vain:
+            self._changes["last_rescale"] = msgspec.structs.replace(last, base=last.after)
+        return in_vain
+
+    def _note_in_vain(self, load: _Load) -> None:
+        """Nothing higher is tried.
 
         Splits and keys are dealt to subtasks whole: of four partitions two subtasks read two each, and of three one still
         reads two. Only twice as many subtasks have less to do for certain.
         """
-        last, known = self._before.last_rescale, self._before.ineffective
-        if last is None or last.at_us < self._before.since_us or not last.base < last.after == self._parallelism:
-            return
-        if known is not None and known.since_us >= last.at_us:
-            return
-        expected = last.capacity * (last.after / last.base - 1)
-        if load.capacity - last.capacity >= THRESHOLD * expected:
-            return
+        last = self._before.last_rescale
+        assert last is not None
         if last.after < 2 * last.base and not load.waits_for_fixed:
             self._unjudged = last
         else:
@@ -287,6 +303,7 @@ class _Evaluating:
 
     def _rescaled(self, state: AutoscalerState, load: _Load, parallelism: int, why: str) -> Evaluation:
         if self._spec.dry_run:
+            self._changes["recommended_parallelism"] = parallelism
             return self._said(state, why)
         judged = self._unjudged
         at = Rescale(
@@ -317,11 +334,13 @@ class _Load:
         self._behind = {source: behind for source, (behind, _) in trends.items()}
         self._written = {name: max(0.0, one.rows + trends[name][1]) for name, one in self._sources.items()}
         """Rows a second that a source would have to read not to fall behind."""
-        busy = max(vertex.busy for vertex in vertices)
-        self.capacity = sum(one.rows for one in self._sources.values()) / max(busy, ROUNDING)
-        """Rows a second that the sources could bring, with the busiest subtask at work all the time."""
-        self.waits_for_fixed = any(vertex.busy == busy for vertex in self._fixed)
-        """Whether the busiest vertex has a parallelism of its own."""
+        self._processes = _shared(self.scaling)
+        busiest = max((_work(_one_at_a_time(shares)) for shares in self._processes.values()), default=0.0)
+        fixed = max((max(vertex.busy) for vertex in self._fixed), default=0.0)
+        self.waits_for_fixed = fixed > busiest
+        """Whether what is busiest is a subtask of a vertex that has a parallelism of its own."""
+        self.capacity = sum(one.rows for one in self._sources.values()) / max(busiest, fixed, ROUNDING)
+        """Rows a second that the sources could bring, with the busiest process at work all the time."""
 
     def stuck(self) -> str | None:
         """The name of a source that reads nothing, although there is something."""
@@ -330,13 +349,20 @@ class _Load:
         return next((self._by_id[name].counts.name for name in stuck), None)
 
     def needed(self, utilization: float, *, restarts: bool = False) -> tuple[float, VertexLoad]:
-        """The parallelism, not rounded, at which no vertex works more than this share of its time; and which would most.
+        """The parallelism, not rounded, at which no process works more than this share of its time; and the vertex that
+        the busiest of them would work for most.
 
         Catching up may take the rest of its time. `restarts`: what is not read during a rescale belongs to it.
         """
         growth = {source: self._growth(source, utilization, restarts) for source in self._sources}
-        wants = [(v.counts.parallelism * v.busy * self._grown(v.counts.id, growth), v) for v in self.scaling]
-        return max(wants, key=lambda one: one[0])
+        grown = {vertex.counts.id: self._grown(vertex.counts.id, growth) for vertex in self.scaling}
+        wants = [
+            [(vertex, share * grown[vertex.counts.id]) for vertex, share in _one_at_a_time(shares)]
+            for shares in self._processes.values()
+        ]
+        most = max(wants, key=_work)
+        hottest, _ = max(most, key=lambda one: one[1])
+        return hottest.counts.parallelism * _work(most), hottest
 
     def _growth(self, source: str, utilization: float, restarts: bool) -> float:
         """How many times as much a source should be able to read as it reads."""
@@ -382,21 +408,45 @@ class _Load:
         written, behind = sum(self._written.values()), sum(self._behind.values())
         late = f" and are {behind:,.0f} records behind" if behind >= 1 else ""
         share, _ = self.needed(1.0)
-        fixed = max(self._fixed, key=lambda one: one.busy, default=None)
         beside = ""
-        if fixed is not None and fixed.busy > hottest.busy:
-            beside = f"; {fixed.counts.name!r} is busier ({fixed.busy:.0%}), and has a parallelism of its own"
+        if self.waits_for_fixed:
+            fixed = max(self._fixed, key=lambda one: max(one.busy))
+            beside = f"; {fixed.counts.name!r} is busier ({max(fixed.busy):.0%}), and has a parallelism of its own"
         return (
-            f"sources get {written:,.0f} rows/s{late}, for which {hottest.counts.name!r} has to work "
-            f"{share / parallelism:.0%} of its time at parallelism {parallelism}{beside}"
+            f"sources get {written:,.0f} rows/s{late}, for which the busiest slot has to work {share / parallelism:.0%} "
+            f"of its time at parallelism {parallelism}, most of it for {hottest.counts.name!r}{beside}"
         )
+
+
+_Shares = list[tuple[VertexLoad, float]]
+"""Vertices that have a subtask in a process, and the share of its time that each of them works."""
+
+
+def _shared(vertices: Sequence[VertexLoad]) -> dict[str, _Shares]:
+    """By process."""
+    found: dict[str, _Shares] = {}
+    for vertex in vertices:
+        for worker, share in zip(vertex.counts.workers, vertex.busy, strict=True):
+            found.setdefault(worker, []).append((vertex, share))
+    return found
+
+
+def _work(shares: _Shares) -> float:
+    return sum(share for _, share in shares)
+
+
+def _one_at_a_time(shares: _Shares) -> _Shares:
+    """A subtask that waits in the middle of its work, for a thread or a server, counts that as work, and meanwhile others
+    work: altogether a process works no more than all the time."""
+    work = max(1.0, _work(shares))
+    return [(vertex, share / work) for vertex, share in shares]
 
 
 def _average(before: VertexCounts, after: VertexCounts, seconds: float) -> VertexLoad:
     """What a vertex did in between."""
     spent = [(b - a, d - c) for (a, c), (b, d) in zip(before.spent_us, after.spent_us, strict=True)]
     # Who counts nothing at all has worked all the time, on one piece of work.
-    busy = max(worked / total if total > 0 else 1.0 for worked, total in spent)
+    busy = tuple(worked / total if total > 0 else 1.0 for worked, total in spent)
     sent = dict(before.inputs)
     inputs = tuple((name, max(0, rows - sent[name]) / seconds) for name, rows in after.inputs)
     return VertexLoad(after, busy, max(0, after.rows - before.rows) / seconds, inputs)

@@ -84,6 +84,8 @@ class JobSeen:
     """Records that its sources could read and have not read."""
     reason: str = ""
     """Why it failed: the user's own exception."""
+    is_ending: bool = False
+    """Whether the cluster is about something with it, such as a savepoint or the end of its attempt for a rescale."""
     left: StartPoint | None = None
     """What an ended job has left to go on from."""
     load: LoadSample | None = None
@@ -432,8 +434,20 @@ class _Deciding:
             self._refused(step, answer.reason)
         elif gives_way:
             self._set(step=None)
+            stays = wanted is not None and wanted.effective == job.parallelism and not self._another_is_due(wanted)
+            if stays and answer.state == "pending":  # or it is carried out one day
+                self._begin("rescale", step.why, job.parallelism)
+        elif self._waits_in_vain(step, job):
+            within = self._spec.stable_within
+            self._not_autoscaled(f"the slots for parallelism {step.parallelism} have not come within {within}")
+            self._begin("rescale", AUTOSCALER, job.parallelism)
         elif answer.state == "unknown":
             self._ask(step)
+
+    def _waits_in_vain(self, step: Step, job: JobSeen) -> bool:
+        """Whether no slots come for what the autoscaler wants: it looks at the load anew, which may be another now."""
+        waits = step.why == AUTOSCALER and step.parallelism != job.parallelism
+        return waits and job.state == "RUNNING" and not job.is_ending and self._is_overdue(step.since_us)
 
     def _another_is_due(self, wanted: _Wanted) -> bool:
         ends = self._deleting or self._spec.state == "suspended"
@@ -729,7 +743,7 @@ class _Deciding:
         recommended = after.recommended_parallelism
         if after.ineffective != before.ineffective:
             self._tell("IneffectiveScaling", f"parallelism {parallelism} is not faster: {after.reason}", warning=True)
-        if after.last_rescale is not None and after.last_rescale != before.last_rescale:
+        if after.last_rescale is not None and after.since_us != before.since_us:
             self._tell(after.state, f"parallelism {parallelism} becomes {recommended}: {after.reason}")
         elif after.state in ("ScaleUp", "ScaleDown") and recommended != before.recommended_parallelism:
             self._tell("Recommended", f"parallelism {recommended} in place of {parallelism}: {after.reason}")

@@ -42,6 +42,7 @@ def _seen(detail: JobDetail, left: SavepointSummary | None = None) -> JobSeen:
         checkpointed_us=max(completed, default=None),
         behind=summary.load.records_behind if summary.load is not None else None,
         reason=summary.reason or _trouble(detail),
+        is_ending=bool(summary.reason),
         left=start_point(left) if left is not None else None,
     )
 
@@ -72,12 +73,14 @@ def _counts(vertex: JobVertex, tasks: Sequence[TaskView], sent: Mapping[str, int
     inputs: dict[str, int] = {}
     for edge in vertex.inputs:
         inputs[edge.vertex] = inputs.get(edge.vertex, 0) + sent[edge.link.source]
-    progress = [task.progress for task in sorted(tasks, key=lambda task: task.index)]
+    tasks = sorted(tasks, key=lambda task: task.index)
+    progress = [task.progress for task in tasks]
     behind = [one.records_behind for one in progress if isinstance(one.records_behind, int)]
     return VertexCounts(
         id=vertex.id, name=vertex.name, parallelism=vertex.parallelism,
         spent_us=tuple((one.busy_us, one.busy_us + one.idle_us + one.blocked_us) for one in progress),
-        rows=_counted(tasks, vertex.operators[0].id)[vertex.is_source], inputs=tuple(inputs.items()),
+        workers=tuple(task.worker for task in tasks), rows=_counted(tasks, vertex.operators[0].id)[0],
+        inputs=tuple(inputs.items()),
         behind=sum(behind) if behind else None, scales=vertex.parallelism == parallelism,
         key_groups=vertex.max_parallelism, slot_group=vertex.slot_group,
     )  # fmt: skip
@@ -90,11 +93,15 @@ def _counted(tasks: Sequence[TaskView], operator: str) -> tuple[int, int]:
 
 
 def spare_slots(overview: Overview) -> int:
-    """Slots that no job has, with those of task managers that the cluster may start."""
+    """Slots that no job has, with those of task managers that the cluster may start.
+
+    For those that it has asked for somebody waits already.
+    """
     scaling = overview.scaling
     if scaling is None or not scaling.standing:
         return overview.free_slots
-    return overview.free_slots + max(0, scaling.most - scaling.standing) * (overview.slots // scaling.standing)
+    more = scaling.most - max(scaling.standing, scaling.wanted or 0)
+    return overview.free_slots + max(0, more) * (overview.slots // scaling.standing)
 
 
 def _trouble(detail: JobDetail) -> str:

@@ -138,7 +138,7 @@ class Autoscaler(Resource, frozen=True, kw_only=True):
     max_parallelism: Positive
     """The autoscaler chooses between these two; `parallelism`, with which the job starts, must be between them, too."""
     utilization_target: Share = 0.7
-    """Share of its time that the busiest subtask is to work at the parallelism that is chosen."""
+    """Share of its time that the busiest slot is to work at the parallelism that is chosen: its subtasks together."""
     utilization_min: Share = 0.4
     """The job is scaled down only if it would work less than this share of its time at the parallelism that it has."""
     utilization_max: Share = 0.9
@@ -287,9 +287,10 @@ class Rescale(Resource, frozen=True, kw_only=True):
     before: int
     after: int
     base: int
-    """The parallelism that the gain is judged by: not `before` where a step has led there that was too small to judge."""
+    """The parallelism that the gain is judged by: not `before` where a step has led there that was too small to judge;
+    `after` once it has proved to be a gain."""
     capacity: float
-    """Rows a second that the sources could have brought at `base`, with the busiest subtask at work all the time."""
+    """Rows a second that the sources could have brought at `base`, with the busiest slot at work all the time."""
 
 
 class Ineffective(Resource, frozen=True, kw_only=True):
