@@ -235,7 +235,7 @@ class Lifecycle:
     def _count(self) -> int:
         """Orders in the topic."""
         (pod, *_) = self.trial.pods("dispatcher")
-        arguments = (f"{SERVERS}-kafka:9092", ORDERS, str(PARTITIONS))
+        arguments = (f"{SERVERS}-kafka:9092", self.feed.spec["parameters"]["orders"], str(PARTITIONS))
         return int(self.trial.kubectl("exec", "--stdin", pod, "--", "python", "-", *arguments, given=COUNT))
 
     # -- steps ----------------------------------------------------------------------------------------------------------
@@ -249,7 +249,10 @@ class Lifecycle:
 
         self._until(step.what, lambda: job.apply(**step.changes), ended, killed)
 
-    def _until(self, what: str, begin: Callable[[], Any], look: Callable[[], tuple[Any, Any]], killed: bool) -> None:
+    def _until(
+        self, what: str, begin: Callable[[], Any], look: Callable[[], tuple[Any, Any]], killed: bool,
+        deadline_s: float = STEP_S,
+    ) -> None:  # fmt: skip
         """Until a step has come to its end; `look` also says what is under way: the operator is killed at each of it."""
         interrupted: list[Any] = []
 
@@ -263,7 +266,7 @@ class Lifecycle:
 
         began = time.monotonic()
         begin()
-        self.trial.wait(ended, what, STEP_S, pause_s=0.2)
+        self.trial.wait(ended, what, deadline_s, pause_s=0.2)
         took = f"{time.monotonic() - began:5.1f} s" + (f" ({len(interrupted)} killed)" if killed else "")
         self.seconds.setdefault(what, []).append(took)
         self.trial.say(f"{what}: {took}")
