@@ -16,8 +16,9 @@ from typing import Any
 import msgspec
 
 from penstock_operator.autoscaling import LoadSample, VertexCounts, kept_us
-from penstock_operator.decision import Answered, Ask, JobSeen, Observed, Submit, decide
+from penstock_operator.decision import decide
 from penstock_operator.resources import Autoscaler, JobSpec, JobStatus, Source
+from penstock_operator.terms import Answered, Ask, JobSeen, Observed, Submit
 
 STEP_S = 10
 SECOND_US = 1_000_000

@@ -24,7 +24,8 @@ _ALL = (
     _mutant(18, "what_failed_at_work_is_tried_again", "_ended_by_itself", condition("stable", "attempt")),
     _mutant(238, "a_submission_that_may_still_arrive_is_forgotten", "_settle_halted", condition("submitter")),
     _mutant(20, "a_submission_is_given_up_while_the_leader_has_it", "_settle_submission", begins(
-        "if self._seen.answer.state == 'pending':\n    self._seen = replace(self._seen, answer=Answered())",
+        "if self._seen.answer.state == 'pending':\n"
+        "    self._seen = replace(self._seen, answer=type(self._seen.answer)())",
     )),
     _mutant(0, "the_resource_goes_before_its_job", "_plan_deletion", condition("alive")),
     _mutant(11, "a_job_with_checkpoints_is_cancelled", "_has_own_checkpoint", returned(becomes="return False")),

@@ -15,19 +15,7 @@ import msgspec
 
 from penstock.client.documents import ENDED
 from penstock_operator.autoscaling import LoadSample, VertexCounts
-from penstock_operator.decision import (
-    AUTOSCALER,
-    Action,
-    Answered,
-    Ask,
-    Dispose,
-    Halt,
-    JobSeen,
-    Observed,
-    Submit,
-    Submitter,
-    decide,
-)
+from penstock_operator.decision import AUTOSCALER, decide
 from penstock_operator.resources import (
     Autoscaler,
     Deployed,
@@ -38,6 +26,7 @@ from penstock_operator.resources import (
     StartPoint,
     Step,
 )
+from penstock_operator.terms import Action, Answered, Ask, Dispose, Halt, JobSeen, Observed, Submit, Submitter
 
 UID = "uid"
 TICK_US = 1_000_000

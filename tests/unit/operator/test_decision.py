@@ -7,8 +7,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from penstock_operator.decision import MEASURED_US, Answered, Ask, JobSeen, Observed, Submit, decide, problems_of
+from penstock_operator.decision import decide, problems_of
 from penstock_operator.definitions import KINDS, definition
+from penstock_operator.describing import MEASURED_US
 from penstock_operator.resources import (
     Autoscaler,
     AutoscalerStatus,
@@ -19,6 +20,7 @@ from penstock_operator.resources import (
     Stable,
     StartPoint,
 )
+from penstock_operator.terms import Answered, Ask, JobSeen, Observed, Submit
 
 SPEC = JobSpec(cluster="demo", source=Source(file="orders.py"))
 LEFT = StartPoint(manifest="jobs/1/5", checkpoint=5, savepoint=False)

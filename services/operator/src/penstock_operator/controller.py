@@ -17,7 +17,7 @@ from penstock.errors import ExternalError, PenstockError
 from penstock.ports import Clock
 from penstock_operator.autoscaling import LoadSample, kept_us
 from penstock_operator.clusters import Clusters, MissingError
-from penstock_operator.decision import Action, Ask, Decision, Dispose, Event, Halt, Observed, Submit, decide
+from penstock_operator.decision import decide
 from penstock_operator.definitions import CLUSTER, JOB, SAVEPOINT, Kind
 from penstock_operator.kubernetes import Document, KubernetesApi
 from penstock_operator.looking import NOT_FOUND, answer_to, find_savepoint, look_at_job, spare_slots
@@ -48,6 +48,7 @@ from penstock_operator.submitting import (
     submitter,
     submitter_name,
 )
+from penstock_operator.terms import Action, Ask, Decision, Dispose, Event, Halt, Observed, Submit
 
 SOON_S: Final = 1.0
 """When a resource is looked at again that something is done for."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
@@ -25,34 +25,38 @@ from penstock.client.documents import ENDED
 from penstock.core.times import duration_us
 from penstock.errors import PenstockError, UsageError
 from penstock.submission.restart_text import parse_restart
-from penstock_operator.autoscaling import LoadSample, evaluate, measured_status, problem_of
+from penstock_operator.autoscaling import evaluate, measured_status, problem_of
+from penstock_operator.describing import MEASURED_US, SECOND_US, Description
 from penstock_operator.resources import (
     AutoscalerStatus,
-    Condition,
-    ConditionStatus,
     Deployed,
     JobSpec,
     JobStatus,
     JobVersion,
-    Phase,
     SavepointRecord,
     Stable,
     StartPoint,
     Step,
     StepKind,
-    condition,
-    rfc3339,
+)
+from penstock_operator.terms import (
+    Action,
+    Ask,
+    Decision,
+    Dispose,
+    Event,
+    Halt,
+    JobSeen,
+    Observed,
+    Submit,
 )
 
-SECOND_US: Final = 1_000_000
 RETRY_US: Final = 10 * SECOND_US
 """So long nothing is asked of the cluster after it has refused something."""
 IMPATIENT_US: Final = 60 * SECOND_US
 """A stop of a job that does not run and has completed no checkpoint is given up for a cancellation after this time."""
 SHOWN: Final = 50
 """So many savepoints are kept in the status; older ones of upgrades are no longer listed there, and stay in the store."""
-MEASURED_US: Final = 30 * SECOND_US
-"""Numbers that change all the time are written into the status so often, if nothing else is."""
 REMEMBERED: Final = 10
 """So many submissions that were given up are looked for."""
 
@@ -60,143 +64,6 @@ AUTOSCALER: Final = "autoscaler"
 """Why a job is rescaled that nobody has asked for."""
 FAILURES: Final = ("StartFailed", "NotStable", "JobFailed")
 """Troubles with a version."""
-
-Submitter = Literal["absent", "working", "halted", "failed", "done"]
-"""What tries to submit a job. `halted`: it never will."""
-
-
-# -- what is seen -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class JobSeen:
-    """A job as the cluster has it."""
-
-    state: str
-    parallelism: int = 1
-    all_running: bool = False
-    """Whether every subtask runs."""
-    last_checkpoint: int = 0
-    """Number of the newest complete one; a job begins with that of what it started from."""
-    checkpointed_us: int | None = None
-    """When that was complete, as far as the leader remembers."""
-    behind: int | None = None
-    """Records that its sources could read and have not read."""
-    reason: str = ""
-    """Why it failed: the user's own exception."""
-    is_ending: bool = False
-    """Whether the cluster is about something with it, such as a savepoint or the end of its attempt for a rescale."""
-    left: StartPoint | None = None
-    """What an ended job has left to go on from."""
-    load: LoadSample | None = None
-    """What its vertices do, as far as that is measured while all of them run."""
-
-    @property
-    def ended(self) -> bool:
-        """Whether it will not run any more."""
-        return self.state in ENDED
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """What the cluster says about the request of the step."""
-
-    state: Literal["unknown", "pending", "completed", "refused"] = "unknown"
-    reason: str = ""
-    savepoint: StartPoint | None = None
-
-
-UNKNOWN: Final = Answered()
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """What is seen beside the resource itself."""
-
-    problem: str = ""
-    """Why the cluster could not be looked at; then nothing else here is known."""
-    cluster_missing: bool = False
-    """Whether that is because there is no such `PenstockCluster`."""
-    content: str = ""
-    """SHA-256 of the ConfigMap's data, of which there is a copy now; empty if the file lies in the image."""
-    content_problem: str = ""
-    """Why there is none."""
-    given: StartPoint | None = None
-    """What `fromSavepoint` names."""
-    given_problem: str = ""
-    job: JobSeen | None = None
-    """`status.deployed`; None if the cluster does not know it."""
-    starting: JobSeen | None = None
-    """`status.starting`, likewise."""
-    answer: Answered = UNKNOWN
-    submitter: Submitter = "absent"
-    submitter_problem: str = ""
-    """The last words of one that failed, or why one that works does not get on."""
-    strays: tuple[str, ...] = ()
-    """Jobs of `status.given_up` that are alive."""
-    gone: frozenset[str] = frozenset()
-    """Manifests of savepoints that were disposed of."""
-    loads: tuple[LoadSample, ...] = ()
-    """The measurements of `job`, oldest first. The controller keeps them in memory, and begins anew after a crash."""
-    spare_slots: int | None = None
-    """Slots that `job` could have besides its own; None if that is not known."""
-
-
-# -- what is to be done -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Submit:
-    """Have the job submitted; nothing happens if that was begun, or halted, before."""
-
-    deployed: Deployed
-
-
-@dataclass(frozen=True, slots=True)
-class Halt:
-    """Nobody may submit this job from now on."""
-
-    deployed: Deployed
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Ask something of a job, by this id."""
-
-    kind: StepKind
-    job: str
-    request: str
-    parallelism: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Dispose:
-    """Remove a savepoint, if no job needs it."""
-
-    manifest: str
-
-
-Action = Submit | Halt | Ask | Dispose
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something to be told, as an event of the resource."""
-
-    reason: str
-    message: str
-    warning: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What is written down, and done once it is written."""
-
-    status: JobStatus
-    actions: tuple[Action, ...] = ()
-    events: tuple[Event, ...] = ()
-    released: bool = False
-    """Whether a resource that is being deleted may go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,8 +162,13 @@ class _Deciding:
             self._cancel_strays()
             if self._settled():
                 self._plan()
-        self._describe(unseen)
-        return Decision(self._status, tuple(self._actions), tuple(self._events), self._released)
+        target = self._target()
+        described = Description(
+            self._before, self._status, self._seen, self._now_us, generation=self._generation,
+            wanted=(target.version, target.effective), suspended=self._spec.state == "suspended", deleting=self._deleting,
+        )  # fmt: skip
+        status, events = described.status(), (*self._events, *described.events())
+        return Decision(status, tuple(self._actions), events, self._released)
 
     def _set(self, **changes: Any) -> None:
         self._status = msgspec.structs.replace(self._status, **changes)
@@ -791,98 +663,3 @@ class _Deciding:
         many = taken[: -periodic.keep_count]
         old = [one for one in taken if age_us is not None and self._now_us - one.at_us > age_us]
         return [one for one in taken if (one in many or one in old) and one.manifest not in needed]
-
-    # -- what is said ---------------------------------------------------------------------------------------------------
-
-    def _describe(self, unseen: str) -> None:
-        """The fields of the status that nothing is decided by."""
-        deployed, job = self._status.starting or self._status.deployed, self._seen.job
-        state = job.state if job is not None and self._status.deployed is not None else ""
-        parallelism = job.parallelism if state and job is not None else 0
-        if unseen:
-            state, parallelism = self._before.job_state, self._before.parallelism
-        self._set(
-            observed_generation=self._generation, job=deployed.job if deployed else self._status.job, job_state=state,
-            parallelism=parallelism,
-        )  # fmt: skip
-        self._set(phase=self._phase(job if self._status.deployed is not None else None))
-        self._set(conditions=self._conditions(unseen))
-        self._tell_of_restarts()
-        self._measure(job)
-
-    def _tell_of_restarts(self) -> None:
-        reason, text = self._restarting()
-        if reason and not any(one.reason == reason for one in self._before.conditions):
-            self._tell(reason, text, warning=True)
-
-    def _measure(self, job: JobSeen | None) -> None:
-        """What changes all the time: at times, and whenever the status is written anyway."""
-        if self._status.job != self._before.job:
-            self._set(records_behind=None, last_checkpoint=0, last_checkpoint_time="", measured_at_us=0)
-        status = self._status
-        if job is None or status.deployed is None:
-            return
-        at = rfc3339(job.checkpointed_us) if job.checkpointed_us is not None else status.last_checkpoint_time
-        is_first = bool(at) and not status.last_checkpoint_time
-        if status == self._before and not is_first and self._now_us - status.measured_at_us < MEASURED_US:
-            return
-        self._set(records_behind=job.behind, last_checkpoint=job.last_checkpoint, last_checkpoint_time=at)
-        if self._status != status or status.autoscaler != self._before.autoscaler:
-            self._set(measured_at_us=self._now_us)
-
-    def _phase(self, job: JobSeen | None) -> Phase:
-        step = self._status.step
-        if self._seen.problem:
-            return self._before.phase
-        if step is not None and step.kind in ("stop", "cancel"):
-            return "Ending"
-        if self._status.starting is not None:
-            return "Starting"
-        if job is not None:
-            return "Failed" if job.ended and job.state != "FINISHED" else "Finished" if job.ended else "Running"
-        if self._spec.state == "suspended":
-            return "Suspended"
-        return "Failed" if self._status.problem else "Pending"
-
-    def _conditions(self, unseen: str) -> tuple[Condition, ...]:
-        ready, why, text = self._ready(unseen)
-        problem, reason = self._status.problem, self._status.problem_reason
-        degraded = ("ClusterUnreachable", unseen) if unseen else (reason, problem) if reason else self._restarting()
-        busy = self._status.step is not None
-        step = self._status.step
-        doing = f"{step.kind} ({step.why})" if step is not None else ""
-        return (
-            self._condition("Ready", "Unknown" if unseen else "True" if ready else "False", why, text),
-            self._condition("Reconciling", "True" if busy else "False", step.kind.title() if step else "Idle", doing),
-            self._condition("Degraded", "True" if degraded[0] else "False", degraded[0] or "Fine", degraded[1]),
-        )
-
-    def _ready(self, unseen: str) -> tuple[bool, str, str]:
-        """Whether what the spec says is so: is it, a word, a text."""
-        deployed, job = self._status.deployed, self._seen.job
-        if unseen:
-            return False, "ClusterUnreachable", unseen
-        if self._deleting or self._status.step is not None or deployed is None or job is None:
-            return False, self._status.phase, self._status.problem or self._seen.submitter_problem
-        if job.state == "FINISHED":
-            return True, "Finished", ""
-        if restarting := self._restarting()[0]:
-            return False, restarting, job.reason
-        runs = job.state == "RUNNING" and job.all_running
-        as_said = deployed.version == version_of(self._spec, self._seen.content)
-        said = self._spec.parallelism
-        if runs and as_said and job.parallelism == (self._autoscaled(said) or said):
-            return True, "Running", ""
-        if not runs and not self._status.problem:
-            return False, "Deploying", job.reason
-        return False, "RolledBack" if runs and self._status.failed else self._status.phase, self._status.problem
-
-    def _restarting(self) -> tuple[str, str]:
-        """Whether the job restarts by itself, as a word and a text: what its strategy goes on trying is no end yet."""
-        job = self._seen.job
-        if job is None or job.state != "RESTARTING" or self._status.deployed is None or self._status.step is not None:
-            return "", ""
-        return "Restarting", job.reason
-
-    def _condition(self, kind: str, state: ConditionStatus, reason: str, message: str) -> Condition:
-        return condition(self._before.conditions, kind, state, reason, message, self._generation, self._now_us)

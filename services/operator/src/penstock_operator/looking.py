@@ -10,8 +10,8 @@ from penstock.client.documents import JobDetail, Overview, Requested, SavepointS
 from penstock.client.errors import RefusedError
 from penstock.graph.jobgraph import JobVertex, graph_from_json
 from penstock_operator.autoscaling import LoadSample, VertexCounts
-from penstock_operator.decision import Answered, JobSeen
 from penstock_operator.resources import StartPoint
+from penstock_operator.terms import Answered, JobSeen
 
 NOT_FOUND = 404
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from penstock_operator.decision import UNKNOWN, Action, Answered, Ask, Dispose, JobSeen, identity
+from penstock_operator.decision import identity
 from penstock_operator.resources import SavepointSpec, SavepointStatus
+from penstock_operator.terms import UNKNOWN, Action, Answered, Ask, Dispose, JobSeen
 
 
 @dataclass(frozen=True, slots=True)

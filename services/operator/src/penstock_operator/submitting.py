@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock_operator.decision import Submitter
 from penstock_operator.kubernetes import Document
 from penstock_operator.resources import GROUP, VERSION, ClusterSpec, Deployed, JobVersion
+from penstock_operator.terms import Submitter
 
 OWNER_LABEL: Final = f"{GROUP}/job"
 KEPT_S: Final = 86_400
