@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -121,6 +122,20 @@ def test_a_dry_run_recommends_what_would_be_chosen() -> None:
     before = msgspec.structs.replace(BEFORE, scale_down_since_us=BEGAN_US, scale_down_to=3)
     found = chosen(measured(rows=0, busy=(0.0,), parallelism=4), before, dry_run=True)
     assert (found.status.state, found.parallelism, found.status.recommended_parallelism) == ("ScaleDown", 4, 3)
+
+
+def test_a_source_that_waits_for_another_does_not_keep_that_one_slow() -> None:
+    """By watermark alignment nothing is read of one while the other catches up: the job is scaled up, and not down."""
+
+    def beside(samples: Sequence[LoadSample]) -> tuple[LoadSample, ...]:
+        waits = VertexCounts("w", "waits", 1, (), ("slot 0",), 0, behind=10**6)
+        return tuple(
+            replace(one, vertices=(*one.vertices, replace(waits, spent_us=((0, one.at_us),)))) for one in samples
+        )
+
+    assert chosen(beside(measured(busy=(1.0,), late=10**6))).status.state == "ScaleUp"
+    idle = chosen(beside(measured(busy=(0.1,))))
+    assert (idle.status.state, "'waits' has records to read" in idle.status.reason) == ("Collecting", True)
 
 
 def test_waiting_for_a_slow_sink_is_no_work() -> None:

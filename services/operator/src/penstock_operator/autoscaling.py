@@ -173,8 +173,6 @@ class _Evaluating:
         if problem:
             return self._said("Collecting", problem)
         load = _Load(self._spec, used)
-        if (slow := load.stuck()) is not None:
-            return self._said("Collecting", f"source {slow!r} has records to read, and reads none")
         if not load.scaling:
             return self._said("Limited", "every operator has a parallelism of its own")
         return self._evaluated(load)
@@ -225,6 +223,8 @@ class _Evaluating:
             if in_vain:
                 self._note_in_vain(load)
             return self._up(load, max(target, now), load.described(hottest, now))
+        if (slow := load.stuck()) is not None:  # it may wait for the event time of another one: that asks for more then
+            return self._said("Collecting", f"source {slow!r} has records to read, and reads none")
         if too_many < now - ROUNDING and target < now:
             return self._down(load, target, load.described(hottest, now))
         self._changes |= {"recommended_parallelism": now, "scale_down_since_us": 0, "scale_down_to": 0}
