@@ -181,7 +181,8 @@ async def test_a_job_is_run_rescaled_upgraded_suspended_resumed_and_deleted(tria
 
 
 async def test_a_job_is_scaled_by_its_load(trial: Trial) -> None:
-    """A hundred rows a second are not enough for three subtasks. What somebody says instead counts, and is measured."""
+    """A row a second is too little for three subtasks. What somebody says instead counts, and is measured."""
+    trial.cluster.set_rate(1.0)
     quick = {"maxParallelism": 4, "metricsWindow": "200ms", "stabilizationInterval": "0s", "scaleDownInterval": "0s"}
     trial.apply(parallelism=3, autoscaler=quick)
     job = await trial.running(1)
