@@ -21,6 +21,7 @@ Rule = tuple[str, str]
 """An expression that must be true, and what is said if it is not."""
 
 _DURATION: Final = f"self.matches('^(?:{DURATION_PATTERN})$')"
+_POSITIVE: Final = f"{_DURATION} && self.matches('[1-9]')"
 _COMPARABLE: Final = "^(?:[0-9.]{1,6}(?:us|ms|s|m|h)){1,3}$"
 _ADDRESSES: Final = "https?://[^/, ]+/?(?:, *https?://[^/, ]+/?)*"
 
@@ -30,8 +31,8 @@ def with_rules(*rules: Rule) -> Schema:
     return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in rules]}
 
 
-def _text(rule: str, message: str, longest: int) -> msgspec.Meta:
-    return msgspec.Meta(min_length=1, extra_json_schema={"maxLength": longest, **with_rules((rule, message))})
+def _text(rule: str, message: str, longest: int, *, least: int = 1) -> msgspec.Meta:
+    return msgspec.Meta(min_length=least, extra_json_schema={"maxLength": longest, **with_rules((rule, message))})
 
 
 def _longer(one: str, other: str) -> str:
@@ -42,25 +43,12 @@ def _longer(one: str, other: str) -> str:
 
 Duration = Annotated[str, _text(_DURATION, "write a duration such as '250ms', '10s' or '1h30m'", 50)]
 PositiveDuration = Annotated[
-    str,
-    _text(
-        f"{_DURATION} && self.matches('[1-9]')",
-        "write a duration longer than zero, such as '250ms', '10s' or '1h30m'",
-        50,
-    ),
+    str, _text(_POSITIVE, "write a duration longer than zero, such as '250ms', '10s' or '1h30m'", 50)
 ]
 OptionalDuration = Annotated[
     str,
-    msgspec.Meta(
-        extra_json_schema={
-            "maxLength": 50,
-            **with_rules(
-                (
-                    f"self == '' || ({_DURATION} && self.matches('[1-9]'))",
-                    "write a duration longer than zero, such as '7d', or leave it out",
-                )
-            ),
-        }
+    _text(
+        f"self == '' || ({_POSITIVE})", "write a duration longer than zero, such as '7d', or leave it out", 50, least=0
     ),
 ]
 RestartText = Annotated[str, _text(f"self.matches('^(?:{RESTART_PATTERN})$')", f"write {RESTART_USAGE}", 100)]
