@@ -92,7 +92,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Generator[Demo]:
             found.compose.down("--profile", "demo")
 
 
-def wait_for(condition: Callable[[], Any], what: str, demo: Demo, deadline_s: float = 180) -> Any:
+def wait_for(condition: Callable[[], Any], what: str, demo: Demo, deadline_s: float = 600) -> Any:
     """Wait until it holds; connections that fail meanwhile count as not yet."""
     end = time.monotonic() + deadline_s
     seen: object = None
