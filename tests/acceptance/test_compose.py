@@ -152,7 +152,7 @@ def test_the_daily_pipeline_runs_on_spark(demo: Demo) -> None:
         except PipelineError:  # not a file yet
             return False
 
-    wait_for(archived, "all orders are archived", demo, 120)
+    wait_for(archived, "all orders are archived", demo)
     scheduled = lambda: [run["state"] for run in demo.get("/penstock/v1/schedules/orders")["ended"]]  # noqa: E731
     wait_for(lambda: scheduled() == ["FINISHED"], "the day's run of the schedule is over", demo)
     daily = (
