@@ -68,7 +68,7 @@ def refusals(kind: Kind, spec: Document) -> list[str]:
 
 @cache
 def schema_of(kind: Kind) -> Document:
-    """As it stands in the definition's YAML."""
+    """The schema of a kind as the YAML of its definition has it."""
     return msgspec.json.decode(
         msgspec.json.encode(definition(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
     )

@@ -44,7 +44,7 @@ class Description:
         return self._status
 
     def events(self) -> list[Event]:
-        """What is new of it."""
+        """The events that tell what the status did not say before."""
         reason, text = self._restarting()
         is_new = bool(reason) and not any(one.reason == reason for one in self._before.conditions)
         return [Event(reason, text, warning=True)] if is_new else []
@@ -113,7 +113,7 @@ class Description:
         return False, "RolledBack" if runs and self._status.failed else self._status.phase, self._status.problem
 
     def _restarting(self) -> tuple[str, str]:
-        """Whether the job restarts by itself, as a word and a text: what its strategy goes on trying is no end yet."""
+        """The reason and the message if the job is restarting by its restart strategy; both empty otherwise."""
         job = self._seen.job
         if job is None or job.state != "RESTARTING" or self._status.deployed is None or self._status.step is not None:
             return "", ""

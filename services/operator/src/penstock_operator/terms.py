@@ -59,7 +59,7 @@ UNKNOWN: Final = Answered()
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What is seen beside the resource itself."""
+    """What the operator observes in addition to the resource itself."""
 
     problem: str = ""
     """Why the cluster could not be looked at; then nothing else here is known."""
@@ -138,7 +138,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is written down, and done once it is written."""
+    """The status to write, and the actions to carry out once it is written."""
 
     status: JobStatus
     actions: tuple[Action, ...] = ()

@@ -7,7 +7,7 @@ The sink keeps a proof of the commit as long as a checkpoint that may be restore
 was taken after the commit, and so does not list it, is COMPLETE. Those of the last checkpoints go when the job has
 ended: a savepoint of it is restored by another job only if all that it lists is on record as visible. Until the end is
 recorded another attempt may commit again, so they cannot go earlier. If the process dies in between, they stay until
-`Sink.recover` is called: by the next job of the pipeline, and in embedded mode by whoever resumes the run.
+`Sink.recover` is called: by the next job of the pipeline, and in embedded mode also when the run is resumed.
 """
 
 from __future__ import annotations
